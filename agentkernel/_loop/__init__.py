@@ -1,0 +1,1 @@
+"""What is happening: the live side of an agent."""

@@ -1,0 +1,1 @@
+"""What happened: the durable side of an agent."""

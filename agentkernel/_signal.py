@@ -1,0 +1,143 @@
+"""The signal of a turn, and the closed vocabulary of who stops one.
+
+A `TurnSignal` is handed to everything that takes part in a turn. It can be looked
+at, waited for and observed; it cannot be fired from here: that is the loop's
+business. It says that the turn is over and, coarsely, why; it does not outlive the
+turn it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias, final
+
+import msgspec
+import trio
+
+from ._errors import TurnCancelled
+
+__all__ = ["PARENT", "USER", "CancelCause", "StopKind", "StopReason", "TurnSignal"]
+
+StopKind: TypeAlias = Literal["user", "parent", "disposed"]
+
+
+class CancelCause(msgspec.Struct, frozen=True):
+    """On whose behalf a turn is cancelled: `USER` or `PARENT`, nobody else."""
+
+    kind: Literal["user", "parent"]
+
+
+USER: Final = CancelCause("user")
+PARENT: Final = CancelCause("parent")
+
+
+class StopReason(msgspec.Struct, frozen=True):
+    """Why a signal fired; `disposed` is the runtime's own and never a cause."""
+
+    kind: StopKind
+
+
+@final
+class TurnSignal:
+    """Says whether the turn it belongs to has been stopped.
+
+    One object for a whole turn; the next turn has another one. Made by the loop
+    (and by `agentkernel.testing` for tests of models and tools).
+    """
+
+    __slots__ = ("_event", "_observers", "_reason")
+
+    def __init__(self) -> None:
+        # Set once, by fire(); from then on the signal never changes.
+        self._reason: StopReason | None = None
+        # Made when somebody first waits: most signals are never waited for.
+        self._event: trio.Event | None = None
+        self._observers: dict[object, Callable[[StopReason], object]] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the turn has been stopped."""
+        return self._reason is not None
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Why the turn was stopped, None as long as it was not."""
+        return self._reason
+
+    async def wait(self) -> StopReason:
+        """Wait until the turn is stopped.
+
+        Always a checkpoint.
+
+        Cancellation:
+          The signal is unchanged. Inside the turn a stop also cancels this wait,
+          so what comes after it runs only in a shielded scope.
+
+        Returns:
+          Why the turn was stopped.
+
+        """
+        if self._event is None:
+            self._event = trio.Event()
+            if self._reason is not None:
+                self._event.set()
+        await self._event.wait()
+        assert self._reason is not None
+        return self._reason
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `TurnCancelled` if the turn has been stopped.
+
+        For code of the turn that runs long without a checkpoint, in a task or in a
+        worker thread. The kernel takes that exception for the cancellation itself.
+        Not a checkpoint.
+
+        Raises:
+          TurnCancelled: if the turn was stopped.
+
+        """
+        if self._reason is not None:
+            raise TurnCancelled(self._reason.kind)
+
+    def on_cancel(
+        self, fn: Callable[[StopReason], object], /
+    ) -> Callable[[], None]:
+        """Call `fn(reason)` synchronously when the turn is stopped.
+
+        At once if that has happened already. What it raises is contained and
+        reported; it cannot veto the stop. Not a checkpoint.
+
+        Returns:
+          A function that unregisters `fn`; harmless when called again.
+
+        """
+        if self._reason is not None:
+            fn(self._reason)
+            return _nothing
+        if self._observers is None:
+            self._observers = {}
+        key = object()
+        observers = self._observers
+        observers[key] = fn
+
+        def unregister() -> None:
+            observers.pop(key, None)
+
+        return unregister
+
+    def _fire(self, reason: StopReason) -> None:
+        """Set the reason and release the waiters; the first call wins."""
+        if self._reason is None:
+            self._reason = reason
+            if self._event is not None:
+                self._event.set()
+
+    def _take_observers(self) -> tuple[Callable[[StopReason], object], ...]:
+        """Hand over the observers, each to be called once."""
+        observers, self._observers = self._observers, None
+        return tuple(observers.values()) if observers else ()
+
+
+def _nothing() -> None:
+    """Unregister what was never registered."""
+

@@ -1,0 +1,43 @@
+"""Small things that several modules need and that belong to none of them."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from threading import get_ident as thread_id
+
+__all__ = ["fix_module_metadata", "new_id", "thread_id"]
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def new_id() -> str:
+    """Make a random id of 20 characters (100 bits) that is easy to read aloud."""
+    number = secrets.randbits(100)
+    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(95, -1, -5))
+
+
+def fix_module_metadata(module_name: str, namespace: dict[str, object]) -> None:
+    """Make public objects say that they live where users import them from."""
+    seen: set[int] = set()
+    for name, value in namespace.items():
+        if not name.startswith("_"):
+            _fix_one(module_name, name, value, seen)
+
+
+def _fix_one(
+    module_name: str, name: str, value: object, seen: set[int], depth: int = 0
+) -> None:
+    if id(value) in seen or depth > 2:
+        return
+    seen.add(id(value))
+    home = getattr(value, "__module__", None)
+    if not isinstance(home, str) or not home.startswith("agentkernel."):
+        return
+    try:
+        value.__module__ = module_name  # type: ignore[attr-defined]  # only what has the attribute comes this far
+    except (AttributeError, TypeError):
+        return
+    if isinstance(value, type):
+        for key, member in itertools.islice(vars(value).items(), 200):
+            _fix_one(module_name, f"{name}.{key}", member, seen, depth + 1)
