@@ -36,33 +36,40 @@ sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
         "venv support (on Debian: apt-get install python3 python3-venv)"
 }
 
+# Until the surrounding subshell ends, no other script changes the environment.
+lock() {
+    if command -v flock >/dev/null; then
+        exec 9>"$1.lock"
+        flock 9
+    fi
+}
+
 # make_env DIR LABEL CONSTRAINTS PIP-ARGUMENTS...
-# Installs what the arguments name into the environment DIR. Does nothing if the
-# same call has succeeded before and no file that it depends on has changed.
+# Installs what the arguments name into the environment DIR. Does nothing if the same
+# call has succeeded before and no file that it depends on has changed. Failures are
+# checked one by one: a caller that tests the result switches `set -e` off in here.
 make_env() {
     local dir="$1" label="$2" constraints="$3"
     shift 3
     local stamp="$dir/.agentkernel-$label" python wanted
     wanted="$(cat pyproject.toml "$constraints" <(printf '%s\n' "$root" "$@") | cksum)"
     (
-        if command -v flock >/dev/null; then
-            exec 9>"$dir.lock"
-            flock 9
-        fi
+        lock "$dir"
         if [[ -f $stamp && "$(cat "$stamp")" == "$wanted" ]] &&
             "$dir/bin/python" -c '' 2>/dev/null; then
             exit 0
         fi
         if ! "$dir/bin/python" -m pip --version >/dev/null 2>&1; then
-            python="$(find_python)"
+            python="$(find_python)" || exit
             say "creating ${dir##*/} with $("$python" --version)"
             rm -rf "$dir"
-            "$python" -m venv "$dir"
+            "$python" -m venv "$dir" || exit
         fi
         say "installing into ${dir##*/}: $label (the first time takes a minute)"
-        "$dir/bin/python" -m pip install -qq --constraint "$constraints" --upgrade pip
         "$dir/bin/python" -m pip install -qq --constraint "$constraints" \
-            --build-constraint requirements/constraints.txt "$@"
+            --upgrade pip || exit
+        "$dir/bin/python" -m pip install -qq --constraint "$constraints" \
+            --build-constraint requirements/constraints.txt "$@" || exit
         printf '%s\n' "$wanted" >"$stamp"
     )
 }
@@ -83,9 +90,13 @@ check_env() {
 wheel_env() {
     local dir="$1" label="$2" constraints="$3"
     shift 3
-    make_env "$dir" "$label" "$constraints" "$@"
-    rm -rf "$root/.build/$label"
-    "$venv/bin/python" -m hatchling build -t wheel -d "$root/.build/$label" >/dev/null
-    "$dir/bin/python" -m pip install -qq --no-deps --force-reinstall \
-        "$root/.build/$label/"*.whl
+    make_env "$dir" "$label" "$constraints" "$@" || return
+    (
+        lock "$dir"
+        rm -rf "$root/.build/$label"
+        output="$("$venv/bin/python" -m hatchling build -t wheel \
+            -d "$root/.build/$label" 2>&1)" || die "$output"
+        "$dir/bin/python" -m pip install -qq --no-deps --force-reinstall \
+            "$root/.build/$label/"*.whl
+    )
 }
