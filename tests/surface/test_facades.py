@@ -58,7 +58,7 @@ def is_submodule(module: ModuleType, name: str) -> bool:
 # `agentkernel.abc` is no facade: it defines what it declares, and imports the rest.
 @pytest.mark.parametrize("name", sorted({*facades()} - {"agentkernel.abc"}))
 def test_facade_shows_exactly_what_it_declares(name: str) -> None:
-    """A helper that leaks from a facade becomes somebody's import."""
+    """A name that leaks from a facade becomes somebody's import."""
     module = importlib.import_module(name)
     public = declared(module)
     assert {lost for lost in public if not hasattr(module, lost)} == set()
