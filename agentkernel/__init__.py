@@ -50,6 +50,10 @@ from ._messages import (
     UsageChunk as UsageChunk,
     UserMessage as UserMessage,
 )
+from ._session.codec import (
+    decode_event as decode_event,
+    encode_event as encode_event,
+)
 from ._session.events import (
     ApprovalAsked as ApprovalAsked,
     ApprovalDecided as ApprovalDecided,
