@@ -1,0 +1,1 @@
+"""Tools: typed Python functions, processes, a workspace folder, approval policies."""
