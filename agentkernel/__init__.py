@@ -86,6 +86,7 @@ from ._signal import (
     StopReason as StopReason,
     TurnSignal as TurnSignal,
 )
+from ._util import fix_module_metadata as _fix
 from .abc import (
     Append as Append,
     Claim as Claim,
@@ -98,7 +99,7 @@ from .abc import (
     ToolInvocation as ToolInvocation,
     ToolOutput as ToolOutput,
 )
-from ._util import fix_module_metadata as _fix
+from .stores import MemoryStore as MemoryStore
 
 _fix(__name__, globals())
 del _fix
