@@ -4,6 +4,7 @@ from ._errors import (
     AgentBusyError as AgentBusyError,
     AgentDisposedError as AgentDisposedError,
     AgentKernelError as AgentKernelError,
+    KernelClosedError as KernelClosedError,
     MaintenanceCancelled as MaintenanceCancelled,
     MessageConflictError as MessageConflictError,
     MessageNotPendingError as MessageNotPendingError,
@@ -25,6 +26,56 @@ from ._json import (
     JsonValue as JsonValue,
     clean_text as clean_text,
     freeze as freeze,
+)
+from ._loop.agent import (
+    Agent as Agent,
+    AgentHandle as AgentHandle,
+    Outcome as Outcome,
+)
+from ._loop.ask import Reply as Reply, ReplyEvents as ReplyEvents, ReplyText as ReplyText
+from ._loop.dispatch import current_agent as current_agent
+from ._loop.driver import CancelReceipt as CancelReceipt, Sent as Sent
+from ._loop.inbox import Inbox as Inbox
+from ._loop.kernel import Kernel as Kernel, open_kernel as open_kernel
+from ._loop.options import AgentOptions as AgentOptions
+from ._loop.payload import (
+    AgentCreated as AgentCreated,
+    AgentDisposed as AgentDisposed,
+    AgentStuck as AgentStuck,
+    Allow as Allow,
+    Appended as Appended,
+    Approve as Approve,
+    Ask as Ask,
+    Assemble as Assemble,
+    Blocker as Blocker,
+    CancelRequested as CancelRequested,
+    Deny as Deny,
+    Enter as Enter,
+    ErrorReported as ErrorReported,
+    Execute as Execute,
+    Fail as Fail,
+    InboxClaimed as InboxClaimed,
+    InboxDiscarded as InboxDiscarded,
+    InboxInserted as InboxInserted,
+    Notification as Notification,
+    PostExecute as PostExecute,
+    PreExecute as PreExecute,
+    PreStep as PreStep,
+    Reject as Reject,
+    Request as Request,
+    RequestError as RequestError,
+    Retry as Retry,
+    Serial as Serial,
+    SessionStarted as SessionStarted,
+    StatusChanged as StatusChanged,
+    TurnStopping as TurnStopping,
+    Waterfall as Waterfall,
+)
+from ._loop.prompt import Prompt as Prompt, Section as Section
+from ._loop.registry import (
+    ModelRegistry as ModelRegistry,
+    Registry as Registry,
+    ToolRegistry as ToolRegistry,
 )
 from ._messages import (
     AssistantMessage as AssistantMessage,
@@ -78,6 +129,17 @@ from ._session.events import (
     ToolReturned as ToolReturned,
     TurnEnded as TurnEnded,
     TurnStarted as TurnStarted,
+)
+from ._session.fold import (
+    MessageRecord as MessageRecord,
+    MessageView as MessageView,
+)
+from ._session.session import Session as Session
+from ._session.subscription import (
+    Cursor as Cursor,
+    Gap as Gap,
+    Reset as Reset,
+    Subscription as Subscription,
 )
 from ._signal import (
     PARENT as PARENT,

@@ -3,6 +3,7 @@
 AgentKernelError
 ├── AgentBusyError           maintenance was asked of an agent that is not idle
 ├── AgentDisposedError       a verb was used on an agent whose session has closed
+├── KernelClosedError        an agent was asked of a kernel whose block is ending
 ├── MaintenanceCancelled     a cancel reached `run_maintenance` before it was done
 ├── MessageConflictError     an id that the session knows came with another body
 ├── MessageNotPendingError   an inbox operation named a message that is not pending
@@ -28,6 +29,7 @@ __all__ = [
     "AgentBusyError",
     "AgentDisposedError",
     "AgentKernelError",
+    "KernelClosedError",
     "MaintenanceCancelled",
     "MessageConflictError",
     "MessageNotPendingError",
@@ -68,6 +70,14 @@ class AgentDisposedError(AgentKernelError):
         super().__init__(
             f"agent {agent_id!r} is disposed; resume its session to go on"
         )
+
+
+class KernelClosedError(AgentKernelError):
+    """If an agent is asked of a kernel whose block is ending."""
+
+    def __init__(self, verb: str) -> None:
+        self.verb = verb
+        super().__init__(f"{verb}() came after the end of the kernel's block began")
 
 
 class MaintenanceCancelled(AgentKernelError):
@@ -145,9 +155,8 @@ class ToolArgumentsError(AgentKernelError):
 class TurnCancelled(AgentKernelError):
     """If code of a turn asks its signal to raise and the turn has been stopped."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        super().__init__(f"the turn was stopped ({kind})")
+    def __init__(self) -> None:
+        super().__init__("the turn was stopped")
 
 
 class UnknownNameError(AgentKernelError, LookupError):

@@ -146,6 +146,7 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user", omit_defaults=True):
     Attributes:
       id: accepted once per session.
       kind: `notice` for the news that a job or child has ended.
+      passive: it rides with the next step and never causes one; set by `inject`.
       meta: JSON that travels with the message; the model is not shown it.
 
     """
@@ -153,6 +154,7 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user", omit_defaults=True):
     id: str
     content: tuple[TextBlock | BinaryBlock, ...]
     kind: Literal["user", "notice"] = "user"
+    passive: bool = False
     meta: JsonObject = EMPTY
 
     @property

@@ -16,7 +16,15 @@ import trio
 
 from ._errors import TurnCancelled
 
-__all__ = ["PARENT", "USER", "CancelCause", "StopKind", "StopReason", "TurnSignal"]
+__all__ = [
+    "PARENT",
+    "USER",
+    "CancelCause",
+    "SignalSource",
+    "StopKind",
+    "StopReason",
+    "TurnSignal",
+]
 
 StopKind: TypeAlias = Literal["user", "parent", "disposed"]
 
@@ -38,31 +46,75 @@ class StopReason(msgspec.Struct, frozen=True):
 
 
 @final
+class SignalSource:
+    """What is behind a signal: set once, by whoever owns the turn."""
+
+    __slots__ = ("_event", "_observers", "reason")
+
+    Observer: TypeAlias = Callable[[StopReason], object]
+
+    def __init__(self) -> None:
+        # Set once, by fire(); from then on nothing changes.
+        self.reason: StopReason | None = None
+        # Made when somebody first waits: most signals are never waited for.
+        self._event: trio.Event | None = None
+        self._observers: dict[object, SignalSource.Observer] = {}
+
+    def fire(self, reason: StopReason) -> None:
+        """Set the reason and release those who wait; the first call wins."""
+        if self.reason is None:
+            self.reason = reason
+            if self._event is not None:
+                self._event.set()
+
+    @property
+    def fired(self) -> trio.Event:
+        """The event to wait for."""
+        if self._event is None:
+            self._event = trio.Event()
+            if self.reason is not None:
+                self._event.set()
+        return self._event
+
+    def observe(self, fn: Observer) -> Callable[[], None]:
+        """Keep an observer until it is taken or unregistered."""
+        key = object()
+        self._observers[key] = fn
+
+        def unregister() -> None:
+            self._observers.pop(key, None)
+
+        return unregister
+
+    def take_observers(self) -> tuple[Observer, ...]:
+        """Hand over the observers, each to be called once."""
+        observers = tuple(self._observers.values())
+        self._observers.clear()
+        return observers
+
+
+@final
 class TurnSignal:
     """Says whether the turn it belongs to has been stopped.
 
-    One object for a whole turn; the next turn has another one. Made by the loop
-    (and by `agentkernel.testing` for tests of models and tools).
+    One object for a whole turn; the next turn has another one. The loop makes it. A
+    signal made without a source never fires: for a test of a tool or a model.
     """
 
-    __slots__ = ("_event", "_observers", "_reason")
+    __slots__ = ("_source",)
 
-    def __init__(self) -> None:
-        # Set once, by fire(); from then on the signal never changes.
-        self._reason: StopReason | None = None
-        # Made when somebody first waits: most signals are never waited for.
-        self._event: trio.Event | None = None
-        self._observers: dict[object, Callable[[StopReason], object]] | None = None
+    def __init__(self, source: SignalSource | None = None) -> None:
+        self._source = source or SignalSource()
 
     @property
     def cancelled(self) -> bool:
         """Whether the turn has been stopped."""
-        return self._reason is not None
+        return self._source.reason is not None
 
     @property
     def reason(self) -> StopReason | None:
         """Why the turn was stopped, None as long as it was not."""
-        return self._reason
+        return self._source.reason
 
     async def wait(self) -> StopReason:
         """Wait until the turn is stopped.
@@ -77,13 +129,9 @@ class TurnSignal:
           Why the turn was stopped.
 
         """
-        if self._event is None:
-            self._event = trio.Event()
-            if self._reason is not None:
-                self._event.set()
-        await self._event.wait()
-        assert self._reason is not None
-        return self._reason
+        await self._source.fired.wait()
+        assert self._source.reason is not None
+        return self._source.reason
 
     def raise_if_cancelled(self) -> None:
         """Raise `TurnCancelled` if the turn has been stopped.
@@ -96,12 +144,10 @@ class TurnSignal:
           TurnCancelled: if the turn was stopped.
 
         """
-        if self._reason is not None:
-            raise TurnCancelled(self._reason.kind)
+        if self._source.reason is not None:
+            raise TurnCancelled
 
-    def on_cancel(
-        self, fn: Callable[[StopReason], object], /
-    ) -> Callable[[], None]:
+    def on_cancel(self, fn: SignalSource.Observer, /) -> Callable[[], None]:
         """Call `fn(reason)` synchronously when the turn is stopped.
 
         At once if that has happened already. What it raises is contained and
@@ -111,33 +157,7 @@ class TurnSignal:
           A function that unregisters `fn`; harmless when called again.
 
         """
-        if self._reason is not None:
-            fn(self._reason)
-            return _nothing
-        if self._observers is None:
-            self._observers = {}
-        key = object()
-        observers = self._observers
-        observers[key] = fn
-
-        def unregister() -> None:
-            observers.pop(key, None)
-
-        return unregister
-
-    def _fire(self, reason: StopReason) -> None:
-        """Set the reason and release the waiters; the first call wins."""
-        if self._reason is None:
-            self._reason = reason
-            if self._event is not None:
-                self._event.set()
-
-    def _take_observers(self) -> tuple[Callable[[StopReason], object], ...]:
-        """Hand over the observers, each to be called once."""
-        observers, self._observers = self._observers, None
-        return tuple(observers.values()) if observers else ()
-
-
-def _nothing() -> None:
-    """Unregister what was never registered."""
-
+        if self._source.reason is not None:
+            fn(self._source.reason)
+            return lambda: None
+        return self._source.observe(fn)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import secrets
 from threading import get_ident as thread_id
+from time import time as wall_clock
 
-__all__ = ["fix_module_metadata", "new_id", "thread_id"]
+__all__ = ["fix_module_metadata", "new_id", "thread_id", "wall_clock"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 

@@ -25,7 +25,6 @@ from .._messages import (
     ToolResult,
     ToolSpec,
     Usage,
-    UsageChunk,
     UserMessage,
 )
 
@@ -78,7 +77,7 @@ Queue: TypeAlias = Literal["next_turn", "next_step"]
 SpliceOutcome: TypeAlias = Literal[
     "claimed", "discarded", "rejected", "consumed", "returned"
 ]
-StreamedChunk: TypeAlias = TextChunk | ReasoningChunk | ReasoningEndChunk | UsageChunk
+StreamedChunk: TypeAlias = TextChunk | ReasoningChunk | ReasoningEndChunk
 
 
 class Lineage(msgspec.Struct, frozen=True, omit_defaults=True):

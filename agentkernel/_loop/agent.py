@@ -1,0 +1,376 @@
+"""What an application holds of an agent: the verbs, and the handle of its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, TypeVar, final, overload
+
+import msgspec
+import trio
+
+from .._errors import AgentDisposedError, UnknownNameError
+from .._messages import AssistantMessage
+from .._session.events import EndingKind
+from .._session.fold import MessageRecord
+from .._session.session import Session
+from .._signal import USER, CancelCause, TurnSignal
+from .ask import Reply
+from .driver import CancelReceipt, Driver, Sent
+from .inbox import Inbox, MessageLike
+from .options import AgentOptions
+from .payload import Blocker, Notification, Serial, Status, Waterfall
+from .prompt import Prompt
+from .registry import ModelRegistry, ToolRegistry
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+__all__ = ["Agent", "AgentHandle", "Outcome"]
+
+T = TypeVar("T")
+P = TypeVar("P")
+D = TypeVar("D")
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one message.
+
+    Attributes:
+      kind: how the turn ended that it entered, or `discarded`.
+      turn: that turn, None if it was discarded before any.
+      message: the last answer of that turn, None if there was none.
+      code, detail: of an `error` or a `blocked` ending.
+
+    """
+
+    kind: EndingKind | Literal["discarded"]
+    turn: int | None = None
+    message: AssistantMessage | None = None
+    code: str | None = None
+    detail: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the last answer, empty if there was none."""
+        return "" if self.message is None else self.message.text
+
+
+@final
+class Agent:
+    """A live session with a driver. Made by a kernel, equal only to itself.
+
+    Its verbs belong to the kernel's Trio thread and need no current task: a callback
+    of a host loop may call them. It lives until its handle, or its kernel, disposes
+    of it.
+    """
+
+    def __init__(self, driver: Driver, session: Session, kernel: Kernel) -> None:
+        self._driver = driver
+        self._kernel = kernel
+        self.session = session
+        self.inbox = Inbox(driver)
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.id!r} {self.status}>"
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self._driver.log.id
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel that it lives in."""
+        return self._kernel
+
+    @property
+    def status(self) -> Status:
+        """`running` from a wake until the agent has converged, else `idle`."""
+        return self._driver.status
+
+    @property
+    def options(self) -> AgentOptions:
+        """What it was opened with."""
+        return self._driver.options
+
+    @property
+    def models(self) -> ModelRegistry:
+        """The agent's own models, in front of the kernel's."""
+        return self._driver.models
+
+    @property
+    def tools(self) -> ToolRegistry:
+        """The agent's own tools, in front of the kernel's."""
+        return self._driver.tools
+
+    @property
+    def prompt(self) -> Prompt:
+        """The agent's own prompt sections, in front of the kernel's."""
+        return self._driver.prompt
+
+    @property
+    def parent(self) -> Agent | None:
+        """The agent that this one was created for, None for most."""
+        parent = self._driver.parent
+        return None if parent is None else parent.agent
+
+    def followup(self, message: MessageLike) -> Sent:
+        """Put a message at the end of `next_turn` and wake: it gets its own turn.
+
+        Not a checkpoint. An idle agent is `running` when this returns.
+
+        Raises:
+          MessageConflictError: if the session knows the id with another body.
+          AgentDisposedError: if the session is closed.
+          WrongThreadError: if this is not the kernel's thread.
+
+        """
+        return self._driver.accept(message, "next_turn", verb="followup")
+
+    def steer(self, message: MessageLike) -> Sent:
+        """Put a message at the end of `next_step` and wake: it joins the turn.
+
+        Not a checkpoint. Raises as `followup`.
+        """
+        return self._driver.accept(message, "next_step", verb="steer")
+
+    def inject(self, message: MessageLike) -> Sent:
+        """Put a message at the end of `next_step` and do not wake: it rides along.
+
+        Not a checkpoint. Raises as `followup`.
+        """
+        return self._driver.accept(message, "next_step", verb="inject", passive=True)
+
+    def wake(self) -> bool:
+        """Drain what is parked, from the front. Not a checkpoint.
+
+        Returns:
+          Whether this started a drain, or latched one for after a stop.
+
+        Raises:
+          AgentDisposedError: if the session is closed.
+
+        """
+        return self._driver.wake()
+
+    def cancel(
+        self,
+        cause: CancelCause = USER,
+        *,
+        keep_inbox: bool = False,
+        turn: int | None = None,
+    ) -> CancelReceipt:
+        """Stop the live turn and drop pending input, or keep it parked.
+
+        The cause is fixed, `agent/cancel-requested` is notified, pending input is
+        dropped, the turn's signal fires and its scope is cancelled, all before this
+        returns. The work itself ends later: await `when_idle`. Not a checkpoint; an
+        agent with nothing to stop is left as it is.
+
+        Args:
+          cause: on whose behalf; the first one of a turn counts.
+          keep_inbox: keep pending input, and put back what was claimed but has not
+            entered a step; it waits for the next wake.
+          turn: do nothing unless this is the live turn.
+
+        Returns:
+          What was stopped, dropped and kept.
+
+        """
+        return self._driver.cancel(cause, keep_inbox=keep_inbox, turn=turn)
+
+    async def when_idle(self) -> None:
+        """Wait until the agent has settled, turns that replace a stopped one included.
+
+        Parked input does not delay it; after disposal it waits for the driver's exit.
+        Always a checkpoint.
+
+        Cancellation:
+          The wait ends; nothing else changes.
+
+        Raises:
+          OwnTurnError: at once, if called inside a turn of this agent.
+
+        """
+        driver = self._driver
+        driver.refuse_own_turn("when_idle")
+        await trio.lowlevel.checkpoint()
+        while not driver.gone.is_set():
+            if driver.lifecycle != "live":
+                await driver.gone.wait()
+            elif driver.status == "running":
+                await driver.became_idle.wait()
+            else:
+                return
+
+    async def outcome(self, message_id: str) -> Outcome:
+        """Wait until it is final what became of a message.
+
+        That is when the flush of its turn has settled, or when it was discarded.
+        Always a checkpoint.
+
+        Cancellation:
+          The wait ends; nothing else changes.
+
+        Raises:
+          UnknownNameError: if the session never accepted such an id.
+          AgentDisposedError: if the agent went while the message was pending; a
+            resume finds it again.
+
+        """
+        driver = self._driver
+        await trio.lowlevel.checkpoint()
+        while True:
+            record = driver.log.fold.messages.get(message_id)
+            if record is None:
+                raise UnknownNameError("message", message_id)
+            found = self._outcome_of(record)
+            if found is not None:
+                return found
+            if driver.gone.is_set():
+                raise AgentDisposedError(self.id)
+            await driver.outcomes_changed.wait()
+
+    def ask(self, message: MessageLike) -> Reply:
+        """Send a followup and read its reply: `async with agent.ask("…") as reply`.
+
+        See `Reply`. Not a checkpoint; the message is sent on entry.
+        """
+        return Reply(self, message)
+
+    async def run_maintenance(self, fn: Callable[[TurnSignal], Awaitable[T]]) -> T:
+        """Run `fn(signal)` as the only work of an idle agent, without a turn.
+
+        Input that arrives meanwhile waits until it is over. Always a checkpoint.
+
+        Cancellation:
+          A cancellation of the caller stops `fn` and is raised once it has ended.
+
+        Raises:
+          AgentBusyError: if the agent is running.
+          MaintenanceCancelled: if a cancel or the disposal reached it; raised once
+            `fn` has ended, whatever it returned.
+          Exception: what `fn` raised, and nobody else is told.
+
+        """
+        return await self._driver.maintain(fn)
+
+    def blockers(self) -> tuple[Blocker, ...]:
+        """List what quiescence waits for now; empty for an idle agent."""
+        return self._driver.work.blockers()
+
+    @overload
+    def on(
+        self, event: type[Notification[P]], listener: Callable[[P], object], /
+    ) -> Callable[[], None]: ...
+    @overload
+    def on(
+        self, event: type[Serial[P]], listener: Callable[[P], Awaitable[object]], /
+    ) -> Callable[[], None]: ...
+    @overload
+    def on(
+        self,
+        event: type[Waterfall[P, D]],
+        listener: Callable[[P, Callable[[P], Awaitable[D]]], Awaitable[D]],
+        /,
+    ) -> Callable[[], None]: ...
+    def on(
+        self, event: type, listener: Callable[..., object], /
+    ) -> Callable[[], None]:
+        """Register a listener for this agent; it dies with the agent.
+
+        Not a checkpoint.
+
+        Returns:
+          A function that unregisters it; harmless when called again.
+
+        Raises:
+          TypeError: if the listener is async where it must be sync, or the reverse.
+
+        """
+        return self._driver.dispatch.own.add(event, listener)
+
+    def refuse_own_turn(self, verb: str) -> None:
+        """Raise `OwnTurnError` if the current task works inside a turn of this agent."""
+        self._driver.refuse_own_turn(verb)
+
+    def forget(self) -> None:
+        """Leave the kernel's registry; the driver calls this when it is gone."""
+        self._kernel.forget(self)
+
+    def _outcome_of(self, record: MessageRecord) -> Outcome | None:
+        if record.state == "discarded":
+            return Outcome("discarded")
+        if record.turn is None or record.turn > self._driver.settled_turn:
+            return None
+        turn = self._driver.log.fold.turns[record.turn]
+        if turn.ending is None or record.state in {"pending", "claimed"}:
+            return None
+        return Outcome(
+            turn.ending.kind,
+            record.turn,
+            turn.final,
+            turn.ending.code,
+            turn.ending.message,
+        )
+
+
+@final
+class AgentHandle:
+    """The ownership of one agent: who holds it decides when the agent ends.
+
+    As an async context manager it is the agent's life: leaving disposes of it.
+    """
+
+    def __init__(self, agent: Agent, driver: Driver) -> None:
+        self.agent = agent
+        self._driver = driver
+
+    async def __aenter__(self) -> Agent:
+        """Enter the agent's life; not a checkpoint, and nothing to cancel."""
+        return self.agent
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Dispose of the agent and wait for it, also when cancelled.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Shielded: when this returns, nothing of the agent runs any more.
+
+        """
+        with trio.CancelScope(shield=True):
+            await self.dispose()
+
+    async def dispose(self) -> None:
+        """End the agent: interrupt it, wait for quiescence, close its session.
+
+        May be called by anybody, any number of times; all wait for the same end.
+        Always a checkpoint.
+
+        Cancellation:
+          The wait ends; the disposal goes on. Inside a turn of the agent itself the
+          disposal cancels the caller, which is raised here.
+
+        Raises:
+          OwnTurnError: inside a turn of the agent, in a scope that is shielded from
+            the turn's; the disposal goes on all the same.
+          StorageError: if the last events could not be written; everything else has
+            been done.
+
+        """
+        driver = self._driver
+        driver.commons.check_thread("dispose")
+        driver.begin_disposal()
+        if driver.inside_own_turn():
+            await trio.lowlevel.checkpoint_if_cancelled()
+            driver.refuse_own_turn("dispose")
+        await driver.gone.wait()
+        if driver.close_failure is not None:
+            raise driver.close_failure

@@ -1,0 +1,64 @@
+"""One turn's authority to be stopped: a scope, a signal, and the first cause.
+
+A `TurnCancellation` is made for each prospective turn, before the agent says that it
+is running, and is thrown away with it. Nobody outside the loop ever holds one: what
+takes part in the turn is given its signal, which can only be looked at.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import trio
+
+from .._signal import SignalSource, StopKind, StopReason, TurnSignal
+
+__all__ = ["TurnCancellation"]
+
+
+@final
+class TurnCancellation:
+    """The holder: owns the scope of one turn and fires its signal.
+
+    Attributes:
+      scope: everything the turn does runs inside it.
+      signal: what the turn's participants are handed.
+      stopped_at: when it was stopped, on Trio's clock; None if it was not.
+
+    """
+
+    __slots__ = ("_source", "scope", "signal", "stopped_at")
+
+    def __init__(self) -> None:
+        self._source = SignalSource()
+        self.signal = TurnSignal(self._source)
+        self.scope = trio.CancelScope()
+        self.stopped_at: float | None = None
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Who stopped it first, None if nobody did."""
+        return self._source.reason
+
+    def stop(self, kind: StopKind) -> bool:
+        """Stop the turn, unless that has been done: the first reason stays.
+
+        In this order: the reason is set, waiters of the signal are released, the
+        scope is cancelled. The signal's observers are the caller's to call, since
+        what they raise is reported elsewhere. Not a checkpoint.
+
+        Returns:
+          Whether this call stopped it.
+
+        """
+        source = self._source
+        if source.reason is not None:
+            return False
+        self.stopped_at = trio.current_time()
+        source.fire(StopReason(kind))
+        self.scope.cancel(reason=f"the turn was stopped: {kind}")
+        return True
+
+    def take_observers(self) -> tuple[SignalSource.Observer, ...]:
+        """Hand over the signal's observers, each to be called once."""
+        return self._source.take_observers()

@@ -1,0 +1,247 @@
+"""Listeners: who registered for which event, and how an event goes through them.
+
+Listeners of the kernel come before those of the agent, each in the order of
+registration; in a waterfall the first is the outermost. The ambient initiator is the
+event's agent while a listener runs. An event that nobody listens to costs one look
+into a dictionary.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, final
+
+from .payload import ErrorReported, Notification, Serial, Waterfall
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+__all__ = ["Dispatcher", "Listeners", "current_agent", "initiator"]
+
+logger = logging.getLogger(__name__)
+
+P = TypeVar("P")
+D = TypeVar("D")
+N = TypeVar("N")
+
+Listener: TypeAlias = Callable[..., object]
+
+initiator: Final[ContextVar[Agent | None]] = ContextVar(
+    "agentkernel.initiator", default=None
+)
+
+
+def current_agent() -> Agent | None:
+    """Name the agent that this code works for; None outside of any.
+
+    It says nothing about whether that agent lives, runs a turn or may be stopped
+    from here. Not a checkpoint.
+    """
+    return initiator.get()
+
+
+@final
+class _Registration:
+    """One listener; equal only to itself, so that a function may register twice."""
+
+    __slots__ = ("fn", "reported")
+
+    def __init__(self, fn: Listener) -> None:
+        self.fn = fn
+        self.reported = False
+
+
+@final
+class Listeners:
+    """The listeners of one owner: the kernel, or one agent."""
+
+    def __init__(self) -> None:
+        self._by_event: dict[type, tuple[_Registration, ...]] = {}
+
+    def add(self, event: type, fn: Listener) -> Callable[[], None]:
+        """Register a listener; the result unregisters it, and may be called again.
+
+        Raises:
+          TypeError: if `event` is no event, or `fn` is async where it must be sync
+            or the other way round.
+
+        """
+        _check_kind(event, fn)
+        registration = _Registration(fn)
+        self._by_event[event] = (*self._by_event.get(event, ()), registration)
+
+        def unregister() -> None:
+            kept = tuple(
+                r for r in self._by_event.get(event, ()) if r is not registration
+            )
+            if kept:
+                self._by_event[event] = kept
+            else:
+                self._by_event.pop(event, None)
+
+        return unregister
+
+    def of(self, event: type) -> tuple[_Registration, ...]:
+        """List the listeners of an event, in the order of registration."""
+        return self._by_event.get(event, ())
+
+    def clear(self) -> None:
+        """Unregister everybody."""
+        self._by_event.clear()
+
+
+@final
+class Dispatcher:
+    """Sends one agent's events through the kernel's listeners and its own."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        kernel: Listeners,
+        own: Listeners,
+        on_contained: Callable[[Exception], None],
+    ) -> None:
+        self._agent = agent
+        self._kernel = kernel
+        self.own = own
+        # Told of every contained failure; the kernel's strict mode collects them.
+        self._on_contained = on_contained
+
+    def listeners(self, event: type) -> tuple[_Registration, ...]:
+        """List everybody who listens to an event, outermost first."""
+        kernel, own = self._kernel.of(event), self.own.of(event)
+        return kernel + own if kernel and own else kernel or own
+
+    def notify(self, event: type[Notification[N]], *fields: object) -> None:
+        """Tell observers, if there are any: the payload is made only then.
+
+        Not a checkpoint. What an observer raises is contained, and reported once for
+        each observer.
+        """
+        listeners = self.listeners(event)
+        if not listeners:
+            return
+        payload = event(self._agent, *fields)
+        token = initiator.set(self._agent)
+        try:
+            for registration in listeners:
+                self._tell(registration, payload)
+        finally:
+            initiator.reset(token)
+
+    def report(self, error: BaseException, where: str) -> None:
+        """Publish `agent/error` and log it. Not a checkpoint."""
+        logger.error(
+            "agent %s: %s: %s", self._agent.id, where, type(error).__name__
+        )
+        logger.debug("the error was", exc_info=error)
+        self.notify(ErrorReported, error, where)
+
+    async def serial(self, payload: Serial[P]) -> None:
+        """Await the listeners one after the other; what one raises ends the series.
+
+        A checkpoint only if a listener passes one.
+
+        Cancellation:
+          Passes through the listener that waits; later ones do not run.
+
+        """
+        for registration in self.listeners(type(payload)):
+            if payload.signal.cancelled:
+                return
+            token = initiator.set(self._agent)
+            try:
+                await _awaited(registration.fn, payload)
+            finally:
+                initiator.reset(token)
+
+    async def waterfall(
+        self,
+        payload: Waterfall[P, D],
+        base: Callable[[P], Awaitable[D]],
+    ) -> D:
+        """Let listeners decide, the first one outermost, `base` innermost.
+
+        A checkpoint only if a listener or `base` passes one.
+
+        Cancellation:
+          Passes through.
+
+        """
+        listeners = self.listeners(type(payload))
+        if not listeners:
+            return await base(payload)  # type: ignore[arg-type]  # a payload is its own P
+        return await self._descend(listeners, base, payload)  # type: ignore[arg-type]  # likewise
+
+    async def _descend(
+        self,
+        listeners: tuple[_Registration, ...],
+        base: Callable[[P], Awaitable[D]],
+        payload: P,
+    ) -> D:
+        if not listeners:
+            return await base(payload)
+        following = partial(self._descend, listeners[1:], base)
+        token = initiator.set(self._agent)
+        try:
+            return await _awaited(listeners[0].fn, payload, following)
+        finally:
+            initiator.reset(token)
+
+    def _tell(self, registration: _Registration, payload: object) -> None:
+        """Call one observer and contain what it raises."""
+        try:
+            result = registration.fn(payload)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError("an observer of a notification must not be async")
+        except Exception as error:  # noqa: BLE001  # observers may be anybody's; none may stop the kernel
+            self._on_contained(error)
+            if registration.reported:
+                return
+            registration.reported = True
+            name = getattr(registration.fn, "__qualname__", repr(registration.fn))
+            where = f"observer {name} of {type(payload).__name__}"
+            if isinstance(payload, ErrorReported):
+                logger.error("%s failed: %s", where, type(error).__name__)
+            else:
+                self.report(error, where)
+
+
+async def _awaited(fn: Listener, *args: object) -> Any:
+    """Call an async listener; an object that gives nothing to await is a mistake.
+
+    A checkpoint only if the listener passes one.
+
+    Cancellation:
+      Passes through.
+
+    """
+    result = fn(*args)
+    if not inspect.isawaitable(result):
+        raise TypeError(f"listener {fn!r} must be async: it returned {result!r}")
+    return await result
+
+
+def _check_kind(event: type, fn: Listener) -> None:
+    """Refuse a listener that cannot fit, when it is registered."""
+    if not (isinstance(event, type) and issubclass(event, (Notification, Serial, Waterfall))):
+        raise TypeError(f"{event!r} is not an event; pass a class such as PreStep")
+    target = fn.func if isinstance(fn, partial) else fn
+    is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
+        getattr(target, "__call__", None)  # noqa: B004  # its kind is asked, not whether it is callable
+    )
+    if issubclass(event, Notification):
+        if is_async:
+            raise TypeError(
+                f"{event.__name__} is a notification: its observer must be a plain "
+                "function; start a task of your own for what has to wait"
+            )
+    elif not is_async and inspect.isfunction(target):
+        raise TypeError(f"{event.__name__} is awaited: its listener must be async")
+
+

@@ -1,0 +1,105 @@
+"""What an exception that ended some work means: a stop, the end of all, or a fault.
+
+Exceptions arrive alone or in groups, with cancellations among them. The loop asks
+three questions of each: is a cancellation in it, is there a leaf that must not be
+contained, and which leaf is the fault that people should read about?
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import trio
+
+from .._errors import ModelError, TurnCancelled
+from .._json import clean_text
+from .._messages import ToolFailure
+from .._session.events import Ending
+
+__all__ = [
+    "as_model_error",
+    "cancelled_here",
+    "describe",
+    "ending_of",
+    "fatal_leaf",
+    "fault",
+    "tool_failure",
+]
+
+_FATAL = (KeyboardInterrupt, SystemExit, trio.TrioInternalError)
+_MAX_TEXT = 1000
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Walk the exceptions in a group, or the one that is none."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def cancelled_here() -> bool:
+    """Whether the current task is being cancelled, by whomever.
+
+    Tells a `Cancelled` that Trio raised here from one that somebody raised on their
+    own. Not a checkpoint.
+    """
+    return trio.current_effective_deadline() == -math.inf
+
+
+def fatal_leaf(error: BaseException) -> BaseException | None:
+    """Find the leaf that must leave the kernel whatever else happens."""
+    return next((leaf for leaf in leaves(error) if isinstance(leaf, _FATAL)), None)
+
+
+def fault(error: BaseException, *, stopped: bool) -> BaseException | None:
+    """Find the leaf that is a fault of its own; None if all of it is the stop.
+
+    Args:
+      error: what was raised.
+      stopped: whether the work was being stopped; then cancellations and
+        `TurnCancelled` are no faults.
+
+    """
+    for leaf in leaves(error):
+        if isinstance(leaf, _FATAL):
+            continue
+        if stopped and isinstance(leaf, trio.Cancelled | TurnCancelled | GeneratorExit):
+            continue
+        return leaf
+    return None
+
+
+def describe(error: BaseException) -> str:
+    """Name an error for a model or a log: its type and text, of its leaves if grouped."""
+    parts = [
+        f"{type(leaf).__name__}: {leaf}" if str(leaf) else type(leaf).__name__
+        for leaf in leaves(error)
+    ]
+    text = clean_text("; ".join(dict.fromkeys(parts)))
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+
+
+def as_model_error(error: Exception) -> ModelError:
+    """Find the model's own error in what a stream raised, or wrap what there is."""
+    for leaf in leaves(error):
+        if isinstance(leaf, ModelError):
+            return leaf
+    wrapped = ModelError(describe(error))
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def ending_of(error: BaseException) -> Ending:
+    """Make the ending of a turn that an error ended."""
+    for leaf in leaves(error):
+        if isinstance(leaf, ModelError):
+            return Ending("error", code=leaf.code, message=clean_text(leaf.message))
+    return Ending("error", code="internal", message=describe(error))
+
+
+def tool_failure(error: BaseException) -> ToolFailure:
+    """Make the failure of a call whose body raised."""
+    return ToolFailure("TOOL_ERROR", describe(error))

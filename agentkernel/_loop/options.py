@@ -1,0 +1,59 @@
+"""What an agent is opened with: frozen JSON, kept in its session's header."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .._errors import SessionFormatError
+from .._json import EMPTY, FrozenDict, JsonObject, freeze_object
+
+__all__ = ["AgentOptions"]
+
+
+class AgentOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The options of one agent; a resume takes them from the log.
+
+    Attributes:
+      model: the name of a registered model.
+      system: the system prompt that prompt sections are put behind.
+      max_steps: how many steps a turn may have; at least 1.
+      max_parallel_tool_calls: how many parallel-safe calls may overlap; at least 1.
+      stop_note: whether later requests show that a turn was stopped.
+      model_options: provider options of every request, such as `temperature`.
+
+    """
+
+    model: str = ""
+    system: str = ""
+    max_steps: int = 100
+    max_parallel_tool_calls: int = 10
+    stop_note: bool = True
+    model_options: JsonObject = EMPTY
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no sense."""
+        for name in ("max_steps", "max_parallel_tool_calls"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+
+    def as_json(self) -> FrozenDict:
+        """Make what the header holds."""
+        builtins = msgspec.to_builtins(self)
+        assert isinstance(builtins, dict)
+        return freeze_object(builtins)
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> AgentOptions:
+        """Read what a header holds; options of a later version are left out.
+
+        Raises:
+          SessionFormatError: if an option has a wrong type.
+
+        """
+        try:
+            options = msgspec.convert(dict(value), cls)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise SessionFormatError(f"options: {error}", seq=1) from None
+        return msgspec.structs.replace(
+            options, model_options=freeze_object(options.model_options)
+        )

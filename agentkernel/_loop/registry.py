@@ -1,0 +1,121 @@
+"""What an agent can look up by name: its own entries first, then the kernel's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar, final
+
+from .._errors import UnknownNameError
+from ..abc import Model, Tool
+from .payload import PreExecute
+
+__all__ = ["Guard", "ModelRegistry", "Registry", "ToolRegistry"]
+
+T = TypeVar("T")
+
+Guard = Callable[[PreExecute], str | None]
+
+
+class Registry(Generic[T]):
+    """Entries by name, over a parent that is asked for what is not here.
+
+    A change takes effect at the next step. Not shared between threads.
+    """
+
+    kind = "entry"
+
+    def __init__(self, parent: Registry[T] | None = None) -> None:
+        self._parent = parent
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str, entry: T) -> Callable[[], None]:
+        """Add an entry, in front of one of that name in the parent.
+
+        Returns:
+          A function that removes it; harmless when called again.
+
+        Raises:
+          ValueError: if this registry has an entry of that name.
+
+        """
+        if name in self._entries:
+            raise ValueError(f"a {self.kind} named {name!r} is registered already")
+        self._entries[name] = entry
+
+        def unregister() -> None:
+            if self._entries.get(name) is entry:
+                del self._entries[name]
+
+        return unregister
+
+    def get(self, name: str) -> T:
+        """Look a name up.
+
+        Raises:
+          UnknownNameError: if neither this registry nor its parent knows it.
+
+        """
+        effective = self.effective()
+        if name not in effective:
+            raise UnknownNameError(self.kind, name, tuple(effective))
+        return effective[name]
+
+    def effective(self) -> dict[str, T]:
+        """List what a lookup would find, as a new dictionary."""
+        if self._parent is None:
+            return dict(self._entries)
+        return {**self._parent.effective(), **self._entries}
+
+    def adopt(self, other: Registry[T]) -> None:
+        """Copy what another registry finds, as a child does of its parent."""
+        self._entries = {**other.effective(), **self._entries}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries or (
+            self._parent is not None and name in self._parent
+        )
+
+
+@final
+class ModelRegistry(Registry[Model]):
+    """Models by the name that agents are opened with."""
+
+    kind = "model"
+
+
+@final
+class ToolRegistry(Registry[Tool]):
+    """Tools by the name that the model calls, and the guards before their bodies."""
+
+    kind = "tool"
+
+    def __init__(self, parent: ToolRegistry | None = None) -> None:
+        super().__init__(parent)
+        self._above = parent
+        self._guards: tuple[Guard, ...] = ()
+
+    def add(self, tool: Tool) -> Callable[[], None]:
+        """Register a tool under its own name."""
+        return self.register(tool.spec.name, tool)
+
+    def guard(self, fn: Guard) -> Callable[[], None]:
+        """Add a last check before a body starts; a text it returns refuses the call.
+
+        Guards run after approval, on the final arguments; they are plain functions.
+
+        Returns:
+          A function that removes the guard.
+
+        """
+        self._guards = (*self._guards, fn)
+
+        def unregister() -> None:
+            self._guards = tuple(g for g in self._guards if g is not fn)
+
+        return unregister
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """Every guard that a call passes: the parent's first."""
+        above = self._above.guards if self._above is not None else ()
+        return above + self._guards

@@ -1,0 +1,412 @@
+"""Run the calls of one step: in parallel where that is safe, each with one result.
+
+What is hard here, and the rules that come of it:
+
+A call may be stopped at any of its waits, and yet gets exactly one result. So every
+call is one frame (`_Call.run`) that appends its own result, whatever happens in it;
+only a call whose frame never began is answered by the turn's closing.
+
+`tool/call` says that the body starts next, and it is durable before that. Between
+its append and the body lies a wait for the disk; a stop there finds a call that was
+announced and not started, and the frame knows it, which the log alone would not.
+
+Calls that are marked parallel-safe overlap; any other is a barrier: it starts when
+all before it have ended, and those behind it wait for it. Calls run as tasks in the
+turn's nursery. A barrier, and a lone call, runs in the turn's own task: the same
+frame without a task switch.
+
+A body may raise anything. A cancellation that Trio delivers here is the stop; the
+few exceptions that must leave the kernel are kept for the turn to raise when the log
+is balanced; all others, whatever their base, are the call's error result. A value
+that comes back after the stop is recorded: what was done was done.
+
+A body that ignores its cancellation must not spin, so each body runs in a scope of
+its own, which the watchdog shields after a while; the same scope bounds its time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import trio
+
+from .._errors import StorageError, ToolArgumentsError
+from .._json import EMPTY, JsonObject, clean_text, freeze_object
+from .._messages import (
+    BinaryBlock,
+    TextBlock,
+    ToolCall,
+    ToolFailure,
+    ToolResult,
+)
+from .._session.events import ToolCalled, ToolReturned
+from .._session.repair import ABORTED, ABORTED_BEFORE_DISPATCH
+from ..abc import Tool, ToolInvocation, ToolOutput
+from .failure import cancelled_here, fatal_leaf, fault, tool_failure
+from .payload import Allow, Approve, Ask, Deny, Execute, PostExecute, PreExecute
+from .work import Entry
+
+if TYPE_CHECKING:
+    from .turn import Turn
+
+__all__ = ["run_calls"]
+
+
+async def run_calls(
+    turn: Turn, step: int, calls: tuple[ToolCall, ...], tools: dict[str, Tool]
+) -> None:
+    """Run all calls of a step; return when each has its result.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Calls that run get their results from their own frames; the rest is answered
+      when the turn is closed.
+
+    """
+    frames = [_Call(turn, step, call, tools) for call in calls]
+    limit = turn.driver.options.max_parallel_tool_calls
+    start = 0
+    while start < len(frames) and not turn.stopped:
+        end = start + 1
+        if frames[start].parallel_safe:
+            while end < len(frames) and frames[end].parallel_safe:
+                end += 1
+        if end - start == 1:
+            await frames[start].run()
+        else:
+            await _run_together(turn, frames[start:end], limit)
+        start = end
+    await trio.lowlevel.checkpoint_if_cancelled()
+
+
+async def _run_together(turn: Turn, frames: list[_Call], limit: int) -> None:
+    """Run parallel-safe calls in the turn's nursery, at most `limit` at once.
+
+    Always a checkpoint.
+
+    Cancellation:
+      The wait ends; the nursery waits for the calls.
+
+    """
+    assert turn.nursery is not None
+    slots = trio.Semaphore(limit)
+    ended = trio.Event()
+    left = len(frames)
+
+    async def run(frame: _Call) -> None:
+        nonlocal left
+        try:
+            await frame.run()
+        finally:
+            slots.release()
+            left -= 1
+            if not left:
+                ended.set()
+
+    for frame in frames:
+        await slots.acquire()
+        if turn.stopped:
+            return
+        turn.nursery.start_soon(run, frame, name=f"tool {frame.call.name}")
+    await ended.wait()
+
+
+class _Refused(Exception):  # noqa: N818  # control flow inside one call
+    """The call will not run; the failure is its result."""
+
+    def __init__(self, failure: ToolFailure) -> None:
+        self.failure = failure
+        super().__init__(failure.code)
+
+
+@final
+class _Call:
+    """The frame of one call, from the model's wish to the result."""
+
+    def __init__(
+        self, turn: Turn, step: int, call: ToolCall, tools: dict[str, Tool]
+    ) -> None:
+        self.call = call
+        self._turn = turn
+        self._step = step
+        self._driver = turn.driver
+        self._tools = tools
+        self._tool = tools.get(call.name)
+        self._body_began = False
+
+    @property
+    def parallel_safe(self) -> bool:
+        """Whether it may overlap; a call that cannot run harms nobody."""
+        return self._tool is None or self._tool.parallel_safe
+
+    async def run(self) -> None:
+        """Take the call through its pipeline and append its one result.
+
+        A checkpoint only if something in it passes one.
+
+        Cancellation:
+          Passes through, after the result was appended.
+
+        """
+        turn = self._turn
+        try:
+            output = await self._pipeline()
+        except _Refused as refused:
+            output = ToolOutput(error=refused.failure)
+        except BaseException as error:
+            stopped = turn.stopped or cancelled_here()
+            output = self._failed(error, stopped=stopped)
+            self._finish(output)
+            if cancelled_here() and not isinstance(error, Exception):
+                raise
+            return
+        self._finish(output)
+
+    def _failed(self, error: BaseException, *, stopped: bool) -> ToolOutput:
+        """Sort what was raised: the result, and what else is to be said of it."""
+        turn = self._turn
+        fatal = fatal_leaf(error)
+        if fatal is not None and turn.fatal is None:
+            turn.fatal = fatal
+        found = fault(error, stopped=stopped)
+        if not stopped or (fatal is not None and found is None):
+            return ToolOutput(error=tool_failure(error))
+        if found is not None:
+            self._driver.dispatch.report(
+                found, f"tool {self.call.name}, while it was stopped"
+            )
+        return ToolOutput(
+            error=ABORTED if self._body_began else ABORTED_BEFORE_DISPATCH
+        )
+
+    def _finish(self, output: ToolOutput) -> None:
+        """Append the result and send it on its way to the disk."""
+        turn, call, log = self._turn, self.call, self._turn.log
+        content = output.content
+        if output.error is not None and not content:
+            content = (TextBlock(clean_text(output.error.message)),)
+        message = ToolResult(call.call_id, call.name, content, output.error)
+        log.append(
+            ToolReturned(
+                turn.number,
+                self._step,
+                call.call_id,
+                message,
+                error=output.error,
+                meta=output.meta,
+            )
+        )
+        self._driver.commons.writer.kick(log)
+
+    async def _pipeline(self) -> ToolOutput:
+        """Check, ask, announce, run, check: the order of `tools/…` events.
+
+        A checkpoint only if something in it passes one.
+
+        Cancellation:
+          Passes through.
+
+        """
+        self._refuse_if_stopped()
+        tool = self._find_tool()
+        arguments = self._check(tool, self.call.arguments)
+        arguments = await self._permit(tool, arguments)
+        invocation = self._invocation(arguments)
+        self._guard(invocation)
+        self._refuse_if_stopped()
+        await self._announce(arguments)
+        self._refuse_if_stopped()
+        output = await self._execute(tool, invocation)
+        if self._turn.stopped:
+            return output
+        dispatch = self._driver.dispatch
+        if dispatch.listeners(PostExecute):
+            payload = PostExecute(
+                self._driver.agent, self._turn.signal, invocation, output
+            )
+            with self._doing("listener", "tools/post-execute"):
+                changed = await dispatch.waterfall(payload, _keep_output)
+            if not self._turn.stopped:
+                return _checked(changed)
+        return output
+
+    def _refuse_if_stopped(self) -> None:
+        if self._turn.stopped:
+            raise _Refused(ABORTED_BEFORE_DISPATCH)
+
+    def _find_tool(self) -> Tool:
+        """Refuse what cannot run: an unknown tool, arguments that are no object."""
+        if self._tool is None:
+            known = ", ".join(sorted(self._tools)) or "none"
+            raise _Refused(
+                ToolFailure(
+                    "UNKNOWN_TOOL",
+                    f"There is no tool named {self.call.name!r}. Known tools: {known}.",
+                )
+            )
+        if self.call.problem is not None:
+            raise _Refused(ToolFailure("INVALID_ARGUMENTS", self.call.problem))
+        return self._tool
+
+    def _check(self, tool: Tool, arguments: JsonObject) -> JsonObject:
+        """Let the tool check the arguments; freeze what it makes of them."""
+        try:
+            return freeze_object(dict(tool.check(arguments)))
+        except ToolArgumentsError as error:
+            raise _Refused(
+                ToolFailure("INVALID_ARGUMENTS", clean_text(str(error)))
+            ) from None
+
+    async def _permit(self, tool: Tool, arguments: JsonObject) -> JsonObject:
+        """Let listeners allow, change, ask about or deny the call.
+
+        A checkpoint only if a listener passes one.
+
+        Cancellation:
+          Passes through; an approval that is cancelled is no denial.
+
+        """
+        dispatch, agent = self._driver.dispatch, self._driver.agent
+        signal = self._turn.signal
+        decision: Allow | Ask | Deny = Allow()
+        if dispatch.listeners(PreExecute):
+            payload = PreExecute(agent, signal, self._invocation(arguments))
+            with self._doing("listener", "tools/pre-execute"):
+                decision = await dispatch.waterfall(payload, _allow)
+            self._refuse_if_stopped()
+        if isinstance(decision, Ask):
+            question = Approve(
+                agent, signal, self._invocation(arguments), decision.reason
+            )
+            with self._doing("approval", self.call.name):
+                decision = await dispatch.waterfall(question, _nobody_to_ask)
+            self._refuse_if_stopped()
+        if isinstance(decision, Deny):
+            reason = clean_text(decision.reason) or "no reason was given"
+            raise _Refused(ToolFailure("DENIED", f"The call was denied: {reason}"))
+        if decision.arguments is None:
+            return arguments
+        return self._check(tool, decision.arguments)
+
+    def _guard(self, invocation: ToolInvocation) -> None:
+        """Ask the guards, who have the last word before the body."""
+        guards = self._driver.tools.guards
+        if not guards:
+            return
+        payload = PreExecute(self._driver.agent, self._turn.signal, invocation)
+        for guard in guards:
+            refusal = guard(payload)
+            if refusal is not None:
+                raise _Refused(
+                    ToolFailure("DENIED", f"The call was refused: {refusal}")
+                )
+
+    async def _announce(self, arguments: JsonObject) -> None:
+        """Append `tool/call` and wait until it is durable.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through; the call is then answered as not started.
+
+        """
+        turn, call = self._turn, self.call
+        seq = turn.log.append(
+            ToolCalled(turn.number, self._step, call.call_id, call.name, arguments)
+        )
+        try:
+            with self._doing("flush", turn.log.id):
+                await self._driver.commons.writer.flush(turn.log, seq)
+        except StorageError as error:
+            raise _Refused(
+                ToolFailure("STORAGE", f"Not executed: {error.message}")
+            ) from None
+
+    async def _execute(self, tool: Tool, invocation: ToolInvocation) -> ToolOutput:
+        """Run the body in its own scope, with its time limit, inside the listeners.
+
+        A checkpoint only if the body or a listener passes one.
+
+        Cancellation:
+          Passes through once the body has ended.
+
+        """
+        limit = tool.max_seconds
+        with trio.CancelScope() as scope:
+            if limit is not None:
+                scope.deadline = trio.current_time() + limit
+            with self._driver.work.doing("tool", self.call.name, scope):
+                output = await self._body(tool, invocation)
+        if scope.cancelled_caught:
+            raise _Refused(
+                ToolFailure(
+                    "TIMEOUT",
+                    f"The tool {self.call.name} was stopped after its limit of "
+                    f"{limit:g} s." if limit is not None else "The tool was stopped.",
+                )
+            )
+        return _checked(output)
+
+    async def _body(self, tool: Tool, invocation: ToolInvocation) -> object:
+        async def base(_payload: Execute) -> ToolOutput:
+            self._body_began = True
+            return await tool.run(invocation)
+
+        dispatch = self._driver.dispatch
+        if not dispatch.listeners(Execute):
+            self._body_began = True
+            return await tool.run(invocation)
+        payload = Execute(self._driver.agent, self._turn.signal, invocation)
+        return await dispatch.waterfall(payload, base)
+
+    def _invocation(self, arguments: JsonObject) -> ToolInvocation:
+        turn, call = self._turn, self.call
+        return ToolInvocation(
+            self._driver.agent,
+            turn.signal,
+            turn.number,
+            self._step,
+            call.call_id,
+            call.name,
+            arguments,
+        )
+
+    def _doing(self, kind: str, name: str) -> Entry:
+        return self._driver.work.doing(kind, name)
+
+
+def _checked(output: object) -> ToolOutput:
+    """Refuse what is no output, and clean what is one."""
+    if not isinstance(output, ToolOutput):
+        raise TypeError(f"a tool must return a ToolOutput, not {type(output).__name__}")
+    content: list[TextBlock | BinaryBlock] = []
+    for block in output.content:
+        if isinstance(block, TextBlock):
+            content.append(TextBlock(clean_text(block.text)))
+        elif isinstance(block, BinaryBlock):
+            content.append(block)
+        else:
+            raise TypeError(f"a tool's content must be blocks, not {block!r}")
+    error = output.error
+    if error is not None:
+        error = ToolFailure(clean_text(error.code), clean_text(error.message))
+    meta = freeze_object(dict(output.meta), "meta") if output.meta else EMPTY
+    return ToolOutput(tuple(content), error, meta)
+
+
+async def _allow(payload: PreExecute) -> Allow:
+    """Allow the call: the default decision."""
+    return Allow()
+
+
+async def _nobody_to_ask(payload: Approve) -> Deny:
+    """Deny what needs an approval that nobody here can give."""
+    return Deny("it needs an approval, and there is nobody to give one")
+
+
+async def _keep_output(payload: PostExecute) -> ToolOutput:
+    """Show the output as it is: the default decision."""
+    return payload.output
+
+

@@ -1,0 +1,215 @@
+"""One turn: claimed input, one nursery under one cancel scope, one ending.
+
+A turn opens (its start and its claims are one act), runs step after step inside its
+own nursery and scope, and is concluded outside of both: what it left open is closed,
+and its ending is decided from the holder and the agent's lifecycle, never from the
+exception that got it there. Deciding, clearing the holder and appending `turn/end`
+are one act, after which nothing can stop the turn any more; publication and the
+flush that follows are shielded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import trio
+from trio.lowlevel import enable_ki_protection
+
+from .._messages import Usage
+from .._session.events import Ending, TurnEnded
+from .._session.repair import ABORTED, ABORTED_BEFORE_DISPATCH, closing_facts
+from .cancellation import TurnCancellation
+from .failure import cancelled_here, describe, ending_of, fatal_leaf, fault
+from .inbox import claim_step, open_turn, put_back
+from .payload import InboxClaimed, TurnStopping
+from .step import Step
+
+if TYPE_CHECKING:
+    from .driver import Driver
+
+__all__ = ["Interrupted", "Turn", "run_turn"]
+
+
+class Interrupted(Exception):  # noqa: N818  # control flow inside a turn, never seen outside
+    """The turn was stopped: unwind to the turn's own frame."""
+
+
+@final
+class Turn:
+    """What the steps of one turn share.
+
+    Attributes:
+      usage: the open attempt's tokens, for the closing if it is cut.
+      fatal: what must leave the kernel once the log is balanced.
+
+    """
+
+    def __init__(self, driver: Driver, holder: TurnCancellation, number: int) -> None:
+        self.driver = driver
+        self.log = driver.log
+        self.holder = holder
+        self.signal = holder.signal
+        self.number = number
+        self.nursery: trio.Nursery | None = None
+        self.usage: Usage | None = None
+        self.fatal: BaseException | None = None
+        self.natural = Ending("completed")
+        self._faults: list[BaseException] = []
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the turn was stopped: asked after everything that is awaited."""
+        return self.holder.reason is not None
+
+    def check(self) -> None:
+        """Leave the turn if it was stopped. Not a checkpoint.
+
+        Raises:
+          Interrupted: if it was.
+
+        """
+        if self.holder.reason is not None:
+            raise Interrupted
+
+    async def run(self) -> None:
+        """Run the steps; only a cancellation leaves this frame.
+
+        A checkpoint only if a step passes one.
+
+        Cancellation:
+          Passes through to the turn's scope; what is open is closed afterwards.
+
+        """
+        try:
+            self.natural = await self._steps()
+        except Interrupted:
+            return
+        except BaseException as error:
+            self.note(error)
+            if cancelled_here() and not isinstance(error, Exception):
+                raise
+
+    def note(self, error: BaseException) -> None:
+        """Keep what ended the turn, sorted into the fatal, the fault and the stop."""
+        fatal = fatal_leaf(error)
+        if fatal is not None and self.fatal is None:
+            self.fatal = fatal
+        found = fault(error, stopped=self.stopped or cancelled_here())
+        if found is not None:
+            self._faults.append(found)
+            self.natural = ending_of(found)
+        elif fatal is not None:
+            self.natural = Ending("error", code="fatal", message=describe(fatal))
+
+    async def _steps(self) -> Ending:
+        driver = self.driver
+        limit = driver.options.max_steps
+        inbox = self.log.fold.inbox
+        cut = owed = False
+        number = 0
+        while True:
+            number += 1
+            last = number >= limit
+            if number > 1:
+                claim_step(self.log)
+            end = await Step(self, number, owed=owed, last=last).run()
+            cut = cut or end.cut
+            owed = end.owes
+            if end.ending is not None:
+                return end.ending
+            if owed or (inbox.owes_step and not last and not end.emptied):
+                continue
+            ending = Ending("max-tokens") if cut else Ending("completed")
+            if end.emptied:
+                return ending
+            await self._stopping(number, ending)
+            if last or not inbox.owes_step:
+                return ending
+
+    async def _stopping(self, step: int, ending: Ending) -> None:
+        """Let listeners see the turn's end coming, and perhaps steer on.
+
+        A checkpoint only if a listener passes one.
+
+        Cancellation:
+          Passes through.
+
+        """
+        dispatch = self.driver.dispatch
+        if dispatch.listeners(TurnStopping):
+            with self.driver.work.doing("listener", "agent/turn-stopping"):
+                await dispatch.serial(
+                    TurnStopping(
+                        self.driver.agent, self.signal, self.number, step, ending
+                    )
+                )
+            self.check()
+
+    def conclude(self) -> Ending:
+        """Close what is open, then end the turn as one act; return the ending."""
+        driver, log = self.driver, self.log
+        stopped = self.stopped or driver.lifecycle != "live"
+        if stopped:
+            for found in self._faults:
+                driver.dispatch.report(found, f"turn {self.number}, while it stopped")
+        for fact in closing_facts(
+            log.fold,
+            started=ABORTED,
+            unstarted=ABORTED_BEFORE_DISPATCH,
+            usage=self.usage,
+        ):
+            log.append(fact)
+        put_back(log)
+        return self._end()
+
+    @enable_ki_protection
+    def _end(self) -> Ending:
+        """Decide, clear the holder, append `turn/end`: one act, nothing in between."""
+        driver, reason = self.driver, self.holder.reason
+        if driver.lifecycle != "live":
+            ending = Ending("disposed")
+        elif reason is not None:
+            ending = Ending("aborted")
+        else:
+            ending = self.natural
+        driver.end_turn(ending)
+        self.log.commit(TurnEnded(self.number, ending))
+        return ending
+
+
+async def run_turn(driver: Driver, holder: TurnCancellation) -> None:
+    """Run one turn from its opening to its settled flush.
+
+    Always a checkpoint.
+
+    Cancellation:
+      A stop arrives through the holder and ends here. A cancellation from outside
+      the agent ends the turn `disposed`, is recorded, and passes through.
+
+    """
+    log = driver.log
+    with log.holding:
+        number = open_turn(log)
+        driver.dispatch.notify(InboxClaimed, number, tuple(log.fold.inbox.claimed))
+    turn = Turn(driver, holder, number)
+    escaped: BaseException | None = None
+    driver.busy_inside = True
+    try:
+        with holder.scope:
+            async with trio.open_nursery() as turn.nursery:
+                await turn.run()
+    except BaseException as error:  # noqa: BLE001  # recorded first, raised below
+        turn.note(error)
+        escaped = error
+        driver.begin_disposal()
+    finally:
+        driver.busy_inside = False
+    with trio.CancelScope(shield=True):
+        turn.conclude()
+        log.deliver()
+        await driver.flush()
+        driver.settle_turn(number)
+    if escaped is not None:
+        raise escaped
+    if turn.fatal is not None:
+        raise turn.fatal

@@ -1,0 +1,150 @@
+"""What an agent is waiting for right now, and who looks at that when a stop is slow.
+
+Each piece of work that may take time is an entry while it lasts. `agent.blockers()`
+reads the entries. The `Watchdog` reads them when a stop, or a write, has been going
+on for long: it has one task and one deadline for the whole kernel, and no deadline
+at all while nothing is being stopped.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Protocol, final
+
+import trio
+
+from .payload import Blocker
+
+__all__ = ["Entry", "Watched", "Watchdog", "Work"]
+
+# How long a stopped tool may go on before its scope is shielded, so that a tool
+# that swallows cancellations waits instead of spinning.
+_SPIN_SECONDS: Final = 0.5
+
+
+@final
+class Entry:
+    """One piece of work; entered when it begins, left when it ends."""
+
+    __slots__ = ("_work", "kind", "name", "scope", "since")
+
+    def __init__(
+        self, work: Work, kind: str, name: str, scope: trio.CancelScope | None
+    ) -> None:
+        self._work = work
+        self.kind = kind
+        self.name = name
+        # The work's own scope, if it has one that may be shielded.
+        self.scope = scope
+        self.since = 0.0
+
+    def __enter__(self) -> Entry:
+        self.since = trio.current_time()
+        self._work.entries[self] = None
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._work.entries.pop(self, None)
+
+
+@final
+class Work:
+    """The entries of one agent, in the order in which they began."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: dict[Entry, None] = {}
+
+    def doing(
+        self, kind: str, name: str, scope: trio.CancelScope | None = None
+    ) -> Entry:
+        """Make an entry, to be entered."""
+        return Entry(self, kind, name, scope)
+
+    def blockers(self) -> tuple[Blocker, ...]:
+        """Say what there is, with its age."""
+        if not self.entries:
+            return ()
+        now = trio.current_time()
+        return tuple(Blocker(e.kind, e.name, now - e.since) for e in self.entries)
+
+
+class Watched(Protocol):
+    """What a watchdog looks at."""
+
+    work: Work
+
+    @property
+    def stopping_since(self) -> float | None:
+        """When the stop, or the write, that is going on began; None for none."""
+        ...
+
+    def report_stuck(self) -> None:
+        """Publish `agent/stuck`."""
+        ...
+
+
+@final
+class Watchdog:
+    """Shields tools that ignore a stop, and reports what takes too long."""
+
+    def __init__(self, stuck_after: float) -> None:
+        self._stuck_after = stuck_after
+        # When each is looked at next, and whether it was reported.
+        self._due: dict[Watched, float] = {}
+        self._scope: trio.CancelScope | None = None
+
+    def watch(self, watched: Watched) -> None:
+        """Look at it from now on until its stop is over. Not a checkpoint."""
+        if watched not in self._due:
+            first = min(_SPIN_SECONDS, self._stuck_after)
+            self._due[watched] = trio.current_time() + first
+            self._set_deadline()
+
+    def forget(self, watched: Watched) -> None:
+        """Look no more: its stop is over. Not a checkpoint."""
+        if self._due.pop(watched, None) is not None:
+            self._set_deadline()
+
+    async def run(self) -> None:
+        """Sleep until something is due, for ever.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through.
+
+        """
+        while True:
+            with trio.CancelScope() as self._scope:
+                self._set_deadline()
+                await trio.sleep_forever()
+            now = trio.current_time()
+            for watched in [w for w, due in self._due.items() if due <= now]:
+                self._look(watched, now)
+
+    def _look(self, watched: Watched, now: float) -> None:
+        since = watched.stopping_since
+        if since is None:
+            del self._due[watched]
+            return
+        for entry in watched.work.entries:
+            if entry.scope is not None:
+                entry.scope.shield = True
+        if now - since >= self._stuck_after:
+            watched.report_stuck()
+            self._due.pop(watched, None)
+        else:
+            self._due[watched] = since + self._stuck_after
+
+    def _set_deadline(self) -> None:
+        if self._scope is not None:
+            self._scope.deadline = min(self._due.values(), default=float("inf"))
+
+

@@ -1,0 +1,204 @@
+"""The facts that close what a turn left open, as a pure function of the fold.
+
+Two moments need them: a live turn that is stopped or fails, and a session found
+with an open turn after a crash. Both keep the text that was streamed, answer every
+call, close the step and put claimed input back; they differ in what they say of
+calls, since the live side knows what a crash hides. `turn/end` itself is not made
+here for a live turn: the loop appends it in one act with its last check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .._messages import (
+    AssistantMessage,
+    ReasoningBlock,
+    ReasoningChunk,
+    ReasoningEndChunk,
+    TextBlock,
+    TextChunk,
+    ToolCall,
+    ToolFailure,
+    ToolResult,
+    Usage,
+)
+from .events import (
+    ApprovalDecided,
+    AssistantReplied,
+    Ending,
+    Fact,
+    HookReturned,
+    InboxSpliced,
+    Queue,
+    StepEnded,
+    StreamedChunk,
+    ToolReturned,
+    TurnEnded,
+)
+from .fold import Fold, add_usage
+
+__all__ = [
+    "ABORTED",
+    "ABORTED_BEFORE_DISPATCH",
+    "MAX_STEPS",
+    "TOOL_NOT_STARTED",
+    "TOOL_OUTCOME_UNKNOWN",
+    "closing_facts",
+    "discard_facts",
+    "failed_result",
+    "merge_chunks",
+    "return_claimed",
+    "repair_facts",
+    "visible",
+]
+
+ABORTED = ToolFailure(
+    "ABORTED", "The call was stopped while it ran; part of its work may be done."
+)
+ABORTED_BEFORE_DISPATCH = ToolFailure(
+    "ABORTED_BEFORE_DISPATCH", "The turn was stopped before this call was started."
+)
+MAX_STEPS = ToolFailure(
+    "MAX_STEPS", "Not executed: the turn reached its limit of steps."
+)
+TOOL_NOT_STARTED = ToolFailure(
+    "TOOL_NOT_STARTED", "The program ended before this call was started."
+)
+TOOL_OUTCOME_UNKNOWN = ToolFailure(
+    "TOOL_OUTCOME_UNKNOWN",
+    "The program ended while this call ran; whether it took effect is unknown.",
+)
+
+
+def repair_facts(fold: Fold) -> list[Fact]:
+    """Close what a crash left open; nothing if the log is whole.
+
+    Appending the facts makes the fold whole, so that a second call returns nothing.
+    """
+    facts = closing_facts(
+        fold, started=TOOL_OUTCOME_UNKNOWN, unstarted=TOOL_NOT_STARTED
+    )
+    facts[:0] = [
+        *(ApprovalDecided(key, "interrupted") for key in fold.open_approvals),
+        *(
+            HookReturned(key, "failed", detail="the program ended while it ran")
+            for key in fold.open_hooks
+        ),
+    ]
+    facts += return_claimed(fold)
+    if fold.open_turn is not None:
+        facts.append(TurnEnded(fold.open_turn, Ending("interrupted")))
+    return facts
+
+
+def closing_facts(
+    fold: Fold,
+    *,
+    started: ToolFailure,
+    unstarted: ToolFailure,
+    usage: Usage | None = None,
+) -> list[Fact]:
+    """Close the open step: keep partial text, answer open calls, end the step.
+
+    Args:
+      fold: the session as it is; it is not changed.
+      started: what to say of a call whose body may have run.
+      unstarted: what to say of a call whose body has not.
+      usage: what is known of the open attempt's tokens.
+
+    """
+    facts: list[Fact] = []
+    turn, step = fold.open_turn, fold.open_step
+    if turn is not None and step is not None and fold.chunks:
+        message = merge_chunks(fold.chunks)
+        if visible(message):
+            facts.append(
+                AssistantReplied(turn, step, message, usage=usage, interrupted=True)
+            )
+    for open_call in fold.open_calls.values():
+        failure = started if open_call.started else unstarted
+        facts.append(
+            failed_result(open_call.turn, open_call.step, open_call.call, failure)
+        )
+    if turn is not None and step is not None:
+        total = add_usage(fold.step_usage, usage)
+        facts.append(StepEnded(turn, step, usage=total))
+    return facts
+
+
+def return_claimed(fold: Fold) -> list[Fact]:
+    """Put claimed input that entered no step back to the front of its queue."""
+    queues: tuple[Queue, ...] = ("next_step", "next_turn")
+    facts: list[Fact] = []
+    for queue in queues:
+        back = tuple(m for q, m in fold.inbox.claimed.values() if q == queue)
+        if back:
+            facts.append(InboxSpliced(queue, inserted=back, outcome="returned"))
+    return facts
+
+
+def discard_facts(fold: Fold) -> list[Fact]:
+    """Discard all pending and claimed input, as a fork does with its source's."""
+    queues: tuple[Queue, ...] = ("next_step", "next_turn")
+    facts: list[Fact] = []
+    for queue in queues:
+        ids = [m.id for q, m in fold.inbox.claimed.values() if q == queue]
+        ids += [m.id for m in fold.inbox.queue(queue)]
+        if ids:
+            facts.append(
+                InboxSpliced(queue, removed=tuple(ids), outcome="discarded")
+            )
+    return facts
+
+
+def failed_result(
+    turn: int, step: int, call: ToolCall, failure: ToolFailure
+) -> ToolReturned:
+    """Make the result of a call that did not give one itself."""
+    message = ToolResult(
+        call.call_id, call.name, (TextBlock(failure.message),), error=failure
+    )
+    return ToolReturned(turn, step, call.call_id, message, error=failure)
+
+
+def merge_chunks(chunks: Iterable[StreamedChunk]) -> AssistantMessage:
+    """Make a cut-off message of streamed chunks: all that was shown, and no calls.
+
+    Adjacent chunks of one kind form one block. A reasoning block is sealed only by
+    its own end chunk; one that was cut stays without a signature.
+    """
+    content: list[TextBlock | ReasoningBlock | ToolCall] = []
+    text: list[str] = []
+    kind: type[TextChunk | ReasoningChunk] | None = None
+
+    def close(signature: str | None = None, data: str | None = None) -> None:
+        nonlocal kind
+        joined = "".join(text)
+        text.clear()
+        if kind is TextChunk and joined:
+            content.append(TextBlock(joined))
+        elif kind is ReasoningChunk or data is not None or signature is not None:
+            content.append(ReasoningBlock(joined, signature=signature, data=data))
+        kind = None
+
+    for chunk in chunks:
+        if isinstance(chunk, ReasoningEndChunk):
+            if kind is TextChunk:
+                close()
+            close(chunk.signature, chunk.data)
+        else:
+            if kind is not type(chunk):
+                close()
+                kind = type(chunk)
+            text.append(chunk.text)
+    close()
+    return AssistantMessage(tuple(content), interrupted=True)
+
+
+def visible(message: AssistantMessage) -> bool:
+    """Whether a reader saw anything of it: blank text alone does not count."""
+    return any(
+        isinstance(block, ToolCall) or (block.text and not block.text.isspace())
+        for block in message.content
+    )

@@ -1,0 +1,242 @@
+"""The task that carries logs to the store, and what a failed write does.
+
+One writer serves all sessions of a kernel. It has no timer: it writes when it is
+kicked (by a `flush`, an accepted message, a tool result, or enough streamed chunks),
+and takes everything that is there at that moment, of all sessions, in one `write` of
+the store. Kicks that come while it writes form the next group.
+
+A write that fails leaves the events where they are. The failure is reported, every
+flush that waits raises it, and the same events are written again with backoff, or at
+once if somebody flushes. A store that never waits for the world outside (`waits` is
+False) is written to from the flush itself; the task is then needed only after a
+failure.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+import trio
+
+from .._errors import SessionDisplacedError, StorageError
+from ..abc import Append, SessionStore
+from .log import Log
+
+__all__ = ["Writer"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_DELAY: Final = 0.1
+_MAX_DELAY: Final = 5.0
+# How many events may be in memory alone before a kick of their own.
+_KICK_EVENTS: Final = 64
+
+
+@final
+class Writer:
+    """Moves committed events into the store; made and run by the kernel.
+
+    Attributes:
+      store: the kernel's store.
+      writing_since: when the write that is going on began, on Trio's clock; None
+        when there is none.
+
+    """
+
+    def __init__(self, store: LogStore) -> None:
+        self.store = store
+        self.writing_since: float | None = None
+        # Told once per outage and log, and once for a session taken over.
+        self.on_failure: Callable[[Log, StorageError], None] | None = None
+        self.on_write: Callable[[], None] | None = None
+        # Sessions that may have events to write, in the order of their first kick.
+        self._dirty: dict[Log, None] = {}
+        self._kicked = trio.Event()
+        # Replaced whenever a write has ended: what flushes wait for.
+        self._settled = trio.Event()
+        # Sessions whose last write failed, with the failure.
+        self._failed: dict[Log, StorageError] = {}
+        self._failures = 0
+
+    def kick(self, log: Log) -> None:
+        """Ask for a session's events to be written soon. Not a checkpoint."""
+        self._dirty[log] = None
+        if self.store.waits:
+            self._kicked.set()
+
+    def nudge(self, log: Log) -> None:
+        """Kick if many events wait. Not a checkpoint."""
+        if log.last_seq - log.durable_seq >= _KICK_EVENTS:
+            self.kick(log)
+
+    def failure(self, log: Log) -> StorageError | None:
+        """The failure that keeps a session from being written, if there is one."""
+        return self._failed.get(log)
+
+    async def flush(self, log: Log, seq: int) -> None:
+        """Wait until an event is durable; see `Session.flush`.
+
+        Always a checkpoint.
+
+        Cancellation:
+          The wait ends; the write goes on.
+
+        Raises:
+          StorageError: if a write that this call waited for failed.
+
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if log.durable_seq < seq:
+            if self.store.waits or self._failed:
+                await self._wait_durable(log, seq)
+            else:
+                await self._write([log])
+        if log.durable_seq < seq:
+            raise self._reason(log)
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def run(self) -> None:
+        """Write whenever kicked, for ever; the kernel cancels it when all is closed.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through between writes; a write that has begun is finished.
+
+        """
+        delay = _FIRST_DELAY
+        while True:
+            if self._failed:
+                with trio.move_on_after(delay):
+                    await self._kicked.wait()
+                delay = min(2 * delay, _MAX_DELAY)
+            else:
+                delay = _FIRST_DELAY
+                await self._kicked.wait()
+            self._kicked = trio.Event()
+            logs = dict.fromkeys([*self._failed, *self._dirty])
+            self._dirty.clear()
+            await self._write([*logs])
+
+    async def _wait_durable(self, log: Log, seq: int) -> None:
+        """Wait for writes until `seq` is durable or one that had it has failed."""
+        while log.durable_seq < seq and not log.displaced:
+            self.kick(log)
+            self._kicked.set()
+            joined = self.writing_since is None
+            settled, failures = self._settled, self._failures
+            await settled.wait()
+            if joined and self._failures > failures and log in self._failed:
+                return
+
+    async def _write(self, logs: Sequence[Log]) -> None:
+        """Write what the sessions have; a failing session does not hold the others."""
+        batch = [
+            Append(log.claim, events)
+            for log in logs
+            if not log.displaced and (events := log.unflushed())
+        ]
+        by_claim = {id(log.claim): log for log in logs}
+        owners = [by_claim[id(append.claim)] for append in batch]
+        for log in logs:
+            if log not in owners:
+                self._failed.pop(log, None)
+        if not batch:
+            self._settle()
+            return
+        self.writing_since = trio.current_time()
+        if self.store.waits and self.on_write is not None:
+            self.on_write()
+        try:
+            failure = await self._try(batch, owners)
+            if failure is not None:
+                for append, log in zip(batch, owners, strict=True):
+                    if len(batch) > 1:
+                        failure = await self._try([append], [log])
+                    if failure is not None:
+                        self._fail(log, failure)
+        finally:
+            self.writing_since = None
+            self._settle()
+
+    async def _try(
+        self, batch: list[Append], owners: list[Log]
+    ) -> StorageError | None:
+        """Write one batch; on success mark its events durable."""
+        try:
+            with trio.CancelScope(shield=True):
+                displaced = await self.store.write(batch)
+        except StorageError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  # a store may be anybody's; its failure is one of storage
+            logger.debug("the store raised", exc_info=True)
+            return StorageError(f"{type(error).__name__}: {error}")
+        lost = {claim.session_id for claim in displaced}
+        for append, log in zip(batch, owners, strict=True):
+            if log.id in lost:
+                self._displace(log)
+                continue
+            log.mark_durable(append.events[-1].seq)
+            if self._failed.pop(log, None) is not None:
+                logger.warning("session %s can be written again", log.id)
+                if log.on_recovered is not None:
+                    log.on_recovered()
+        return None
+
+    def _fail(self, log: Log, failure: StorageError) -> None:
+        """Note a failure; the first of an outage is reported."""
+        self._failures += 1
+        known = log in self._failed
+        self._failed[log] = StorageError(
+            failure.message, durable_seq=log.durable_seq
+        )
+        if not known:
+            logger.error("session %s cannot be written: %s", log.id, failure)
+            if self.on_failure is not None:
+                self.on_failure(log, self._failed[log])
+
+    def _displace(self, log: Log) -> None:
+        """Give a session up that another kernel has taken over."""
+        log.displaced = True
+        self._failed.pop(log, None)
+        logger.error("session %s was taken over by another kernel", log.id)
+        if self.on_failure is not None:
+            self.on_failure(log, self._reason(log))
+
+    def _reason(self, log: Log) -> StorageError:
+        """Say why a session's events are not durable."""
+        if log.displaced:
+            return SessionDisplacedError(log.id, durable_seq=log.durable_seq)
+        failure = self._failed.get(log)
+        return failure or StorageError(
+            "the store accepted the events and kept none",
+            durable_seq=log.durable_seq,
+        )
+
+    def _settle(self) -> None:
+        """Release every flush that waits, to look again."""
+        self._settled.set()
+        self._settled = trio.Event()
+
+    async def close(self, log: Log) -> None:
+        """Write what is left of a session and give its claim back.
+
+        Always a checkpoint.
+
+        Cancellation:
+          The kernel shields this call.
+
+        Raises:
+          StorageError: if the rest could not be written; the claim is given back.
+
+        """
+        try:
+            await self.flush(log, log.last_seq)
+        finally:
+            with trio.CancelScope(shield=True):
+                log.close()
+                self._dirty.pop(log, None)
+                self._failed.pop(log, None)
+                await self.store.release(log.claim)
