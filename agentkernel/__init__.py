@@ -32,9 +32,12 @@ from ._loop.agent import (
     AgentHandle as AgentHandle,
     Outcome as Outcome,
 )
-from ._loop.ask import Reply as Reply, ReplyEvents as ReplyEvents, ReplyText as ReplyText
+from ._loop.ask import (
+    Reply as Reply,
+    ReplyEvents as ReplyEvents,
+    ReplyText as ReplyText,
+)
 from ._loop.dispatch import current_agent as current_agent
-from ._loop.driver import CancelReceipt as CancelReceipt, Sent as Sent
 from ._loop.inbox import Inbox as Inbox
 from ._loop.kernel import Kernel as Kernel, open_kernel as open_kernel
 from ._loop.options import AgentOptions as AgentOptions
@@ -77,6 +80,7 @@ from ._loop.registry import (
     Registry as Registry,
     ToolRegistry as ToolRegistry,
 )
+from ._loop.verbs import CancelReceipt as CancelReceipt, Sent as Sent
 from ._messages import (
     AssistantMessage as AssistantMessage,
     BinaryBlock as BinaryBlock,

@@ -67,9 +67,7 @@ class AgentDisposedError(AgentKernelError):
 
     def __init__(self, agent_id: str) -> None:
         self.agent_id = agent_id
-        super().__init__(
-            f"agent {agent_id!r} is disposed; resume its session to go on"
-        )
+        super().__init__(f"agent {agent_id!r} is disposed; resume its session to go on")
 
 
 class KernelClosedError(AgentKernelError):

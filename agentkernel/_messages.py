@@ -79,9 +79,7 @@ class TextBlock(msgspec.Struct, frozen=True, tag="text"):
     text: str
 
 
-class ReasoningBlock(
-    msgspec.Struct, frozen=True, tag="reasoning", omit_defaults=True
-):
+class ReasoningBlock(msgspec.Struct, frozen=True, tag="reasoning", omit_defaults=True):
     """What a model thought aloud.
 
     Attributes:

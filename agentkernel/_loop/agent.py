@@ -16,12 +16,14 @@ from .._session.fold import MessageRecord
 from .._session.session import Session
 from .._signal import USER, CancelCause, TurnSignal
 from .ask import Reply
-from .driver import CancelReceipt, Driver, Sent
+from .driver import Driver
 from .inbox import Inbox, MessageLike
+from .maintenance import maintain
 from .options import AgentOptions
 from .payload import Blocker, Notification, Serial, Status, Waterfall
 from .prompt import Prompt
 from .registry import ModelRegistry, ToolRegistry
+from .verbs import CancelReceipt, Sent, accept, cancel, wake
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -126,21 +128,21 @@ class Agent:
           WrongThreadError: if this is not the kernel's thread.
 
         """
-        return self._driver.accept(message, "next_turn", verb="followup")
+        return accept(self._driver, message, "next_turn", verb="followup")
 
     def steer(self, message: MessageLike) -> Sent:
         """Put a message at the end of `next_step` and wake: it joins the turn.
 
         Not a checkpoint. Raises as `followup`.
         """
-        return self._driver.accept(message, "next_step", verb="steer")
+        return accept(self._driver, message, "next_step", verb="steer")
 
     def inject(self, message: MessageLike) -> Sent:
         """Put a message at the end of `next_step` and do not wake: it rides along.
 
         Not a checkpoint. Raises as `followup`.
         """
-        return self._driver.accept(message, "next_step", verb="inject", passive=True)
+        return accept(self._driver, message, "next_step", verb="inject", passive=True)
 
     def wake(self) -> bool:
         """Drain what is parked, from the front. Not a checkpoint.
@@ -152,7 +154,7 @@ class Agent:
           AgentDisposedError: if the session is closed.
 
         """
-        return self._driver.wake()
+        return wake(self._driver)
 
     def cancel(
         self,
@@ -178,7 +180,7 @@ class Agent:
           What was stopped, dropped and kept.
 
         """
-        return self._driver.cancel(cause, keep_inbox=keep_inbox, turn=turn)
+        return cancel(self._driver, cause, keep_inbox=keep_inbox, turn=turn)
 
     async def when_idle(self) -> None:
         """Wait until the agent has settled, turns that replace a stopped one included.
@@ -254,7 +256,7 @@ class Agent:
           Exception: what `fn` raised, and nobody else is told.
 
         """
-        return await self._driver.maintain(fn)
+        return await maintain(self._driver, fn)
 
     def blockers(self) -> tuple[Blocker, ...]:
         """List what quiescence waits for now; empty for an idle agent."""
@@ -275,9 +277,7 @@ class Agent:
         listener: Callable[[P, Callable[[P], Awaitable[D]]], Awaitable[D]],
         /,
     ) -> Callable[[], None]: ...
-    def on(
-        self, event: type, listener: Callable[..., object], /
-    ) -> Callable[[], None]:
+    def on(self, event: type, listener: Callable[..., object], /) -> Callable[[], None]:
         """Register a listener for this agent; it dies with the agent.
 
         Not a checkpoint.

@@ -16,7 +16,7 @@ from .inbox import MessageLike
 
 if TYPE_CHECKING:
     from .agent import Agent, Outcome
-    from .driver import Sent
+    from .verbs import Sent
 
 __all__ = ["Reply", "ReplyEvents", "ReplyText"]
 

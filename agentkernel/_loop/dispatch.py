@@ -135,9 +135,7 @@ class Dispatcher:
 
     def report(self, error: BaseException, where: str) -> None:
         """Publish `agent/error` and log it. Not a checkpoint."""
-        logger.error(
-            "agent %s: %s: %s", self._agent.id, where, type(error).__name__
-        )
+        logger.error("agent %s: %s: %s", self._agent.id, where, type(error).__name__)
         logger.debug("the error was", exc_info=error)
         self.notify(ErrorReported, error, where)
 
@@ -229,7 +227,9 @@ async def _awaited(fn: Listener, *args: object) -> Any:
 
 def _check_kind(event: type, fn: Listener) -> None:
     """Refuse a listener that cannot fit, when it is registered."""
-    if not (isinstance(event, type) and issubclass(event, (Notification, Serial, Waterfall))):
+    if not (
+        isinstance(event, type) and issubclass(event, (Notification, Serial, Waterfall))
+    ):
         raise TypeError(f"{event!r} is not an event; pass a class such as PreStep")
     target = fn.func if isinstance(fn, partial) else fn
     is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
@@ -243,5 +243,3 @@ def _check_kind(event: type, fn: Listener) -> None:
             )
     elif not is_async and inspect.isfunction(target):
         raise TypeError(f"{event.__name__} is awaited: its listener must be async")
-
-

@@ -1,7 +1,7 @@
 """The driver: the one task that drains an agent's inbox, and the state it keeps.
 
-The verbs (`accept`, `wake`, `cancel`, `begin_disposal`) are synchronous decisions
-over that state; the task (`run`) only waits: for a wake, for a turn, for a flush.
+The verbs (in `verbs`, and `begin_disposal` here) are synchronous decisions over that
+state; the task (`run`) only waits: for a wake, for a turn, for a flush.
 
 The state, besides what the log's fold says:
 
@@ -12,44 +12,34 @@ The state, besides what the log's fold says:
 - `converging`: a turn that had started was stopped, and the agent is not idle yet.
   Waking input that arrives meanwhile is kept in `latch` and drained afterwards.
 - `lifecycle`: `live`, then `disposing`, then `closed`.
-
-Log first: a verb commits its fact, then changes this state, then notifies; durable
-events are delivered last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Literal, final
 
-import msgspec
-import outcome
 import trio
-from trio.lowlevel import enable_ki_protection
 
 from .._errors import (
-    AgentBusyError,
     AgentDisposedError,
-    MaintenanceCancelled,
-    MessageConflictError,
     OwnTurnError,
     StorageError,
 )
 from .._messages import UserMessage
-from .._session.events import Ending, InboxSpliced, Queue, SessionEvent
+from .._session.events import Ending, Queue, SessionEvent
 from .._session.log import Log
-from .._signal import CancelCause, StopKind, TurnSignal
+from .._signal import StopKind
 from .cancellation import TurnCancellation
 from .commons import Commons
 from .dispatch import Dispatcher, Listeners, initiator
-from .failure import fatal_leaf, fault
-from .inbox import MessageLike, as_message, discard_all, put_back, same_body
+from .failure import fatal_leaf
+from .inbox import put_back
+from .maintenance import Maintenance, perform
 from .options import AgentOptions
 from .payload import (
     AgentDisposed,
     AgentStuck,
     Appended,
-    CancelRequested,
     InboxDiscarded,
     InboxInserted,
     Status,
@@ -58,69 +48,13 @@ from .payload import (
 from .prompt import Prompt
 from .registry import ModelRegistry, ToolRegistry
 from .turn import run_turn
+from .verbs import CancelCall
 from .work import Work
 
 if TYPE_CHECKING:
     from .agent import Agent
 
-__all__ = ["CancelReceipt", "Driver", "Sent"]
-
-T = TypeVar("T")
-
-
-class Sent(msgspec.Struct, frozen=True):
-    """A message was accepted.
-
-    Attributes:
-      id: the message's id.
-      seq: once `session.flush(seq)` returns, the acceptance survives a crash.
-      duplicate: whether the session had accepted the same message before.
-
-    """
-
-    id: str
-    seq: int
-    duplicate: bool = False
-
-
-class CancelReceipt(msgspec.Struct, frozen=True):
-    """What a cancel did.
-
-    Attributes:
-      effective: whether it stopped, dropped or parked anything.
-      turn: the turn that it stopped, None if no turn had started.
-      dropped: ids that were discarded, claimed input first.
-      kept: ids that are pending now, in the order in which they would be claimed.
-
-    """
-
-    effective: bool
-    turn: int | None = None
-    dropped: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-
-
-class _CancelCall:
-    """The cancel whose notification is going on; nested ones may widen it."""
-
-    __slots__ = ("keep_inbox",)
-
-    def __init__(self, *, keep_inbox: bool) -> None:
-        self.keep_inbox = keep_inbox
-
-
-class _Maintenance(Generic[T]):
-    """A maintenance function on its way to the driver, and its result back."""
-
-    __slots__ = ("done", "fn", "holder", "result")
-
-    def __init__(
-        self, fn: Callable[[TurnSignal], Awaitable[T]], holder: TurnCancellation
-    ) -> None:
-        self.fn = fn
-        self.holder = holder
-        self.result: outcome.Outcome[T] | None = None
-        self.done = trio.Event()
+__all__ = ["Driver"]
 
 
 @final
@@ -162,8 +96,8 @@ class Driver:
         # Replaced each time: an outcome may have become final; the agent is idle.
         self.outcomes_changed = trio.Event()
         self.became_idle = trio.Event()
-        self._cancelling: _CancelCall | None = None
-        self._maintenance: _Maintenance[object] | None = None
+        self.cancelling: CancelCall | None = None
+        self.maintenance: Maintenance[object] | None = None
         self._wakes, self._wake_receiver = trio.open_memory_channel[None](1)
         self._task: trio.lowlevel.Task | None = None
         # Whether code of a turn or of maintenance may be running below the task.
@@ -178,104 +112,16 @@ class Driver:
         self.log.publish = self._publish
         self.log.on_recovered = self._recovered
 
-    # --- verbs: input
-
-    @enable_ki_protection
-    def accept(
-        self, message: MessageLike, queue: Queue, *, verb: str, passive: bool = False
-    ) -> Sent:
-        """Accept a message into a queue, and wake unless it is passive."""
-        self.refuse_if_closed(verb)
-        body = as_message(message, self.commons.make_id, passive=passive)
-        record = self.log.fold.messages.get(body.id)
-        if record is not None:
-            if not same_body(record.body, body):
-                raise MessageConflictError(body.id)
-            return Sent(body.id, self.log.last_seq, duplicate=True)
-        latched = self.converging and not passive and self.lifecycle == "live"
-        if latched and body.kind == "user":
-            queue = "next_turn"
-        log = self.log
-        with log.holding:
-            end = len(log.fold.inbox.queue(queue))
-            seq = log.commit(InboxSpliced(queue, end, inserted=(body,)))
-            started = False
-            if latched:
-                self.latch.add(body.id)
-            elif not passive:
-                started = self._want()
-            self.note_inserted(queue, body)
-            if started:
-                self._start()
-        self.commons.writer.kick(log)
-        return Sent(body.id, seq)
-
-    def wake(self) -> bool:
-        """Drain what is parked; true if that started or latched a drain."""
-        self.refuse_if_closed("wake")
-        if self.lifecycle != "live" or not self.log.fold.inbox.has_work:
-            return False
-        if self.converging:
-            latched, self.latch_wake = not self.latch_wake, True
-            return latched
-        already = self.wanted
-        if self._want():
-            self._start()
-            return True
-        return not already
-
-    # --- verbs: stop
-
-    @enable_ki_protection
-    def cancel(
-        self, cause: CancelCause, *, keep_inbox: bool, turn: int | None
-    ) -> CancelReceipt:
-        """Stop what runs and drop or park what waits; see `Agent.cancel`."""
-        self.commons.check_thread("cancel")
-        if turn is not None and turn != self.live_turn:
-            return CancelReceipt(effective=False)
-        if self._cancelling is not None:
-            if not keep_inbox:
-                self._cancelling.keep_inbox = False
-            return CancelReceipt(effective=False)
-        if not self._can_cancel(keep_inbox=keep_inbox):
-            return CancelReceipt(effective=False)
-        call = self._cancelling = _CancelCall(keep_inbox=keep_inbox)
-        stopped: int | None = None
-        dropped: tuple[UserMessage, ...] = ()
-        with self.log.holding:
-            try:
-                self.dispatch.notify(CancelRequested, cause, keep_inbox, self.live_turn)
-            finally:
-                self._cancelling = None
-            if call.keep_inbox:
-                put_back(self.log)
-            else:
-                dropped = discard_all(self.log)
-            kept = self.log.fold.inbox.pending_ids
-            self._park()
-            holder = self.holder
-            if holder is not None and holder.reason is None:
-                stopped = self.live_turn
-                self.converging = stopped is not None or self._maintenance is not None
-                self._stop(holder, cause.kind)
-        if dropped:
-            self.note_discarded(dropped)
-        return CancelReceipt(
-            effective=True,
-            turn=stopped,
-            dropped=tuple(message.id for message in dropped),
-            kept=kept,
-        )
+    # --- stopping
 
     def begin_disposal(self) -> None:
         """Mark the agent as disposing and interrupt what runs; done at most once."""
         if self.lifecycle != "live":
             return
         self.lifecycle = "disposing"
-        self._park()
+        self.park()
         if self.holder is not None:
-            self._stop(self.holder, "disposed")
+            self.stop(self.holder, "disposed")
         self._signal_wake()
         for child in tuple(self.children):
             child.begin_disposal()
@@ -285,20 +131,13 @@ class Driver:
         """The turn that can still be stopped: it has started and not ended."""
         return self.log.fold.open_turn if self.holder is not None else None
 
-    def _can_cancel(self, *, keep_inbox: bool) -> bool:
-        inbox = self.log.fold.inbox
-        if self.holder is not None and self.holder.reason is None:
-            return True
-        if not keep_inbox and (inbox.pending_ids or inbox.claimed):
-            return True
-        return (self.wanted or self._latched()) and inbox.has_work
-
-    def _park(self) -> None:
+    def park(self) -> None:
+        """Leave pending input where it is until the next wake."""
         self.wanted = False
         self.latch.clear()
         self.latch_wake = False
 
-    def _stop(self, holder: TurnCancellation, kind: StopKind) -> None:
+    def stop(self, holder: TurnCancellation, kind: StopKind) -> None:
         """Stop a holder, tell its signal's observers, and have the stop watched."""
         if not holder.stop(kind):
             return
@@ -310,64 +149,6 @@ class Driver:
                 self.commons.contain(error)
                 self.dispatch.report(error, "an observer of the turn's signal")
         self.commons.watchdog.watch(self)
-
-    # --- maintenance
-
-    async def maintain(self, fn: Callable[[TurnSignal], Awaitable[T]]) -> T:
-        """Run a function as the agent's only work; see `Agent.run_maintenance`."""
-        self.refuse_if_closed("run_maintenance")
-        if self.status != "idle" or self.lifecycle != "live":
-            raise AgentBusyError(self.agent.id)
-        holder = self.holder = TurnCancellation()
-        job = _Maintenance(fn, holder)
-        self._maintenance = job  # type: ignore[assignment]  # the driver only passes the result on
-        self.status = "running"
-        self._start()
-        try:
-            await job.done.wait()
-        except trio.Cancelled:
-            self._stop(holder, "user")
-            with trio.CancelScope(shield=True):
-                await job.done.wait()
-            raise
-        if job.result is None:
-            raise MaintenanceCancelled(self.agent.id)
-        return job.result.unwrap()
-
-    async def _run_maintenance(self, job: _Maintenance[object]) -> None:
-        """Run the function in the driver's task, under its own holder.
-
-        Always a checkpoint.
-
-        Cancellation:
-          The holder's scope ends here; what the function returned or raised after a
-          stop is dropped, a fault among it is reported.
-
-        """
-        holder = job.holder
-        result: outcome.Outcome[object] | None = None
-        error: BaseException | None = None
-        self.busy_inside = True
-        try:
-            with holder.scope, self.work.doing("maintenance", repr(job.fn)):
-                if holder.reason is None:
-                    result = outcome.Value(await job.fn(holder.signal))
-        except BaseException as caught:  # noqa: BLE001  # it is the caller's, whatever it is
-            error = caught
-            result = outcome.Error(caught)
-        finally:
-            self.busy_inside = False
-        stopped = holder.reason is not None
-        self.holder = self._maintenance = None
-        if stopped:
-            coincident = None if error is None else fault(error, stopped=True)
-            if coincident is not None:
-                self.dispatch.report(coincident, "maintenance, while it was stopped")
-            result = None
-        job.result = result
-        self.converging = stopped and self.lifecycle == "live"
-        await self.flush()
-        job.done.set()
 
     # --- the task
 
@@ -402,8 +183,8 @@ class Driver:
           As `run`.
 
         """
-        if self._maintenance is not None:
-            await self._run_maintenance(self._maintenance)
+        if self.maintenance is not None:
+            await perform(self, self.maintenance)
         while self.lifecycle == "live":
             inbox = self.log.fold.inbox
             if self.wanted and not inbox.has_work:
@@ -477,11 +258,11 @@ class Driver:
         self.became_idle.set()
         self.became_idle = trio.Event()
         self.dispatch.notify(StatusChanged, "idle")
-        replay = self._latched()
+        replay = self.latched()
         self.latch.clear()
         self.latch_wake = False
-        if replay and self.lifecycle == "live" and self._want():
-            self._start()
+        if replay and self.lifecycle == "live" and self.want():
+            self.start()
 
     async def _finish(self) -> None:
         """Wait for children, close the session, leave: the end of the agent.
@@ -517,7 +298,7 @@ class Driver:
 
     # --- waking
 
-    def _want(self) -> bool:
+    def want(self) -> bool:
         """Want a drain; true if that made an idle agent running."""
         self.wanted = True
         if self.status == "running":
@@ -526,7 +307,7 @@ class Driver:
         self.holder = TurnCancellation()
         return True
 
-    def _start(self) -> None:
+    def start(self) -> None:
         """Publish `running` and wake the task."""
         self.dispatch.notify(StatusChanged, "running")
         self._signal_wake()
@@ -538,7 +319,7 @@ class Driver:
         except (trio.WouldBlock, trio.ClosedResourceError):
             return
 
-    def _latched(self) -> bool:
+    def latched(self) -> bool:
         """Whether a message that arrived while converging is still pending."""
         pending = self.log.fold.inbox.pending_ids
         if self.latch_wake and self.log.fold.inbox.has_work:
@@ -548,8 +329,8 @@ class Driver:
     def _recovered(self) -> None:
         """Run what was asked for while the store could not be written."""
         if self.wanted and self.status == "idle" and self.lifecycle == "live":
-            if self.log.fold.inbox.has_work and self._want():
-                self._start()
+            if self.log.fold.inbox.has_work and self.want():
+                self.start()
 
     # --- for the parts
 
@@ -600,5 +381,3 @@ class Driver:
 
     def _publish(self, event: SessionEvent) -> None:
         self.dispatch.notify(Appended, event)
-
-

@@ -208,7 +208,9 @@ class Inbox:
         """
         source, _, message = self._find("move", message_id)
         target = queue or source
-        others = [m for m in self._owner.log.fold.inbox.queue(target) if m is not message]
+        others = [
+            m for m in self._owner.log.fold.inbox.queue(target) if m is not message
+        ]
         start = max(0, min(index, len(others)))
         log = self._owner.log
         log.append(InboxSpliced(target, start, (message_id,), (message,)))

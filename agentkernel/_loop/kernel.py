@@ -25,9 +25,9 @@ from .._errors import (
     StorageError,
     UnknownNameError,
 )
+from .._messages import ToolFailure
 from .._session.events import FORMAT, Lineage, SessionEvent, SessionHeader
 from .._session.log import Log
-from .._messages import ToolFailure
 from .._session.repair import closing_facts, discard_facts, repair_facts
 from .._session.session import Session
 from .._session.writer import Writer
@@ -244,7 +244,9 @@ class Kernel:
           KernelClosedError: if the kernel's block is ending.
 
         """
-        opening = _Opening("create", _with_model(options, model), parent, takeover=False)
+        opening = _Opening(
+            "create", _with_model(options, model), parent, takeover=False
+        )
         return await self._start(session_id or self._commons.make_id(), opening, tools)
 
     async def resume(
@@ -342,9 +344,7 @@ class Kernel:
         listener: Callable[[P, Callable[[P], Awaitable[D]]], Awaitable[D]],
         /,
     ) -> Callable[[], None]: ...
-    def on(
-        self, event: type, listener: Callable[..., object], /
-    ) -> Callable[[], None]:
+    def on(self, event: type, listener: Callable[..., object], /) -> Callable[[], None]:
         """Register a listener for all agents; see `Agent.on`."""
         return self._commons.listeners.add(event, listener)
 
@@ -535,9 +535,7 @@ class Kernel:
         for fact in discard_facts(fold):
             log.append(fact)
 
-    async def _page(
-        self, session_id: str, after: int, end: int
-    ) -> list[SessionEvent]:
+    async def _page(self, session_id: str, after: int, end: int) -> list[SessionEvent]:
         """Read the next events of a session, none behind `end`.
 
         Always a checkpoint.

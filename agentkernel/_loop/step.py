@@ -159,9 +159,7 @@ class Step:
         messages = tuple(m for _, m in self._log.fold.inbox.claimed.values())
         if not driver.dispatch.listeners(PreStep):
             return Enter(messages)
-        payload = PreStep(
-            driver.agent, turn.signal, turn.number, self.number, messages
-        )
+        payload = PreStep(driver.agent, turn.signal, turn.number, self.number, messages)
         with driver.work.doing("listener", "agent/pre-step"):
             decision = await driver.dispatch.waterfall(payload, _enter_all)
         turn.check()

@@ -343,7 +343,9 @@ class _Call:
                 ToolFailure(
                     "TIMEOUT",
                     f"The tool {self.call.name} was stopped after its limit of "
-                    f"{limit:g} s." if limit is not None else "The tool was stopped.",
+                    f"{limit:g} s."
+                    if limit is not None
+                    else "The tool was stopped.",
                 )
             )
         return _checked(output)
@@ -408,5 +410,3 @@ async def _nobody_to_ask(payload: Approve) -> Deny:
 async def _keep_output(payload: PostExecute) -> ToolOutput:
     """Show the output as it is: the default decision."""
     return payload.output
-
-

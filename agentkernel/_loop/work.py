@@ -15,7 +15,7 @@ import trio
 
 from .payload import Blocker
 
-__all__ = ["Entry", "Watched", "Watchdog", "Work"]
+__all__ = ["Entry", "Watchdog", "Watched", "Work"]
 
 # How long a stopped tool may go on before its scope is shielded, so that a tool
 # that swallows cancellations waits instead of spinning.
@@ -146,5 +146,3 @@ class Watchdog:
     def _set_deadline(self) -> None:
         if self._scope is not None:
             self._scope.deadline = min(self._due.values(), default=float("inf"))
-
-

@@ -146,9 +146,7 @@ def discard_facts(fold: Fold) -> list[Fact]:
         ids = [m.id for q, m in fold.inbox.claimed.values() if q == queue]
         ids += [m.id for m in fold.inbox.queue(queue)]
         if ids:
-            facts.append(
-                InboxSpliced(queue, removed=tuple(ids), outcome="discarded")
-            )
+            facts.append(InboxSpliced(queue, removed=tuple(ids), outcome="discarded"))
     return facts
 
 

@@ -176,9 +176,7 @@ class Subscription:
             first = self._position + 1 - start
             page = log.tail[first : min(first + _PAGE, end + 1 - start)]
         else:
-            page = [
-                *await self._store.read(log.id, after=self._position, limit=_PAGE)
-            ]
+            page = [*await self._store.read(log.id, after=self._position, limit=_PAGE)]
             if not page:
                 raise StorageError(
                     f"the store of session {log.id!r} ends at event {self._position}",

@@ -161,9 +161,7 @@ class Writer:
             self.writing_since = None
             self._settle()
 
-    async def _try(
-        self, batch: list[Append], owners: list[Log]
-    ) -> StorageError | None:
+    async def _try(self, batch: list[Append], owners: list[Log]) -> StorageError | None:
         """Write one batch; on success mark its events durable."""
         try:
             with trio.CancelScope(shield=True):
@@ -189,9 +187,7 @@ class Writer:
         """Note a failure; the first of an outage is reported."""
         self._failures += 1
         known = log in self._failed
-        self._failed[log] = StorageError(
-            failure.message, durable_seq=log.durable_seq
-        )
+        self._failed[log] = StorageError(failure.message, durable_seq=log.durable_seq)
         if not known:
             logger.error("session %s cannot be written: %s", log.id, failure)
             if self.on_failure is not None:
