@@ -134,8 +134,9 @@ from ._session.events import (
     TurnEnded as TurnEnded,
     TurnStarted as TurnStarted,
 )
-from ._session.fold import (
-    MessageRecord as MessageRecord,
+from ._session.fold import MessageRecord as MessageRecord
+from ._session.history import (
+    STOP_NOTE as STOP_NOTE,
     MessageView as MessageView,
 )
 from ._session.session import Session as Session

@@ -11,17 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 __all__ = ["EMPTY", "FrozenDict", "JsonObject", "JsonValue", "clean_text", "freeze"]
 
-JsonValue: TypeAlias = (
-    "None | bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue]"
-)
-JsonObject: TypeAlias = Mapping[str, JsonValue]
 
-
-class FrozenDict(dict[str, JsonValue]):
+class FrozenDict(dict[str, "JsonValue"]):
     """A JSON object that cannot be changed; equal to a dict of the same items."""
 
     __slots__ = ()
@@ -39,6 +34,23 @@ class FrozenDict(dict[str, JsonValue]):
 
 
 EMPTY = FrozenDict()
+
+if TYPE_CHECKING:
+    JsonValue: TypeAlias = (
+        bool
+        | int
+        | float
+        | str
+        | Sequence["JsonValue"]
+        | Mapping[str, "JsonValue"]
+        | None
+    )
+    JsonObject: TypeAlias = Mapping[str, JsonValue]
+else:
+    # What a decoder makes of them: it knows no recursive types, and has to build
+    # frozen values.
+    JsonValue = object
+    JsonObject = FrozenDict
 
 
 def freeze(value: object, where: str = "$") -> JsonValue:
@@ -63,7 +75,9 @@ def freeze(value: object, where: str = "$") -> JsonValue:
     raise TypeError(f"{where}: {type(value).__name__} is not a JSON value")
 
 
-def freeze_object(value: Mapping[object, object], where: str = "$") -> FrozenDict:
+def freeze_object(
+    value: Mapping[str, object] | Mapping[object, object], where: str = "$"
+) -> FrozenDict:
     """Copy a JSON object into one that cannot be changed; see `freeze`."""
     for key in value:
         if not isinstance(key, str):

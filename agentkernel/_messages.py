@@ -9,8 +9,6 @@ Identity is a matter of the log: only user messages carry an id, since they can 
 sent twice, replaced and withdrawn before they enter a turn.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Literal, TypeAlias
 

@@ -197,7 +197,9 @@ class Dispatcher:
             if inspect.iscoroutine(result):
                 result.close()
                 raise TypeError("an observer of a notification must not be async")
-        except Exception as error:  # noqa: BLE001  # observers may be anybody's; none may stop the kernel
+        except (
+            Exception
+        ) as error:  # observers may be anybody's; none may stop the kernel
             self._on_contained(error)
             if registration.reported:
                 return
@@ -233,7 +235,9 @@ def _check_kind(event: type, fn: Listener) -> None:
         raise TypeError(f"{event!r} is not an event; pass a class such as PreStep")
     target = fn.func if isinstance(fn, partial) else fn
     is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
-        getattr(target, "__call__", None)  # noqa: B004  # its kind is asked, not whether it is callable
+        getattr(
+            target, "__call__", None
+        )  # its kind is asked, not whether it is callable
     )
     if issubclass(event, Notification):
         if is_async:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Literal, TypeVar, final, overload
+from typing import TypeVar, final, overload
 
 import msgspec
 import trio
@@ -20,23 +20,20 @@ import trio
 from .._errors import (
     AgentDisposedError,
     KernelClosedError,
-    SessionFormatError,
     SessionNotFoundError,
     StorageError,
     UnknownNameError,
 )
-from .._messages import ToolFailure
-from .._session.events import FORMAT, Lineage, SessionEvent, SessionHeader
 from .._session.log import Log
-from .._session.repair import closing_facts, discard_facts, repair_facts
 from .._session.session import Session
 from .._session.writer import Writer
 from .._util import new_id, wall_clock
-from ..abc import Append, Claim, SessionStore, Tool
+from ..abc import SessionStore, Tool
 from .agent import Agent, AgentHandle
 from .commons import Commons
 from .driver import Driver
 from .failure import fatal_leaf
+from .opening import Opening, load, with_model
 from .options import AgentOptions
 from .payload import AgentCreated, Notification, Serial, SessionStarted, Waterfall
 from .prompt import Prompt
@@ -46,13 +43,6 @@ __all__ = ["Kernel", "open_kernel"]
 
 P = TypeVar("P")
 D = TypeVar("D")
-
-_PAGE = 1000
-_LEFT = ToolFailure(
-    "LEFT_TO_ORIGINAL",
-    "This call belongs to the session that this one was forked from; its result is "
-    "not known here.",
-)
 
 
 @asynccontextmanager
@@ -103,7 +93,9 @@ async def open_kernel(
             nursery.start_soon(kernel.watch_for_cancellation)
             try:
                 yield kernel
-            except BaseException as error:  # noqa: BLE001  # raised below, outside of the nursery that would wrap it
+            except (
+                BaseException
+            ) as error:  # raised below, outside of the nursery that would wrap it
                 body_error = error
             with trio.CancelScope(shield=True):
                 await kernel.end()
@@ -244,9 +236,7 @@ class Kernel:
           KernelClosedError: if the kernel's block is ending.
 
         """
-        opening = _Opening(
-            "create", _with_model(options, model), parent, takeover=False
-        )
+        opening = Opening("create", with_model(options, model), parent, takeover=False)
         return await self._start(session_id or self._commons.make_id(), opening, tools)
 
     async def resume(
@@ -282,7 +272,7 @@ class Kernel:
           KernelClosedError: if the kernel's block is ending.
 
         """
-        opening = _Opening("resume", options, parent, takeover=takeover, model=model)
+        opening = Opening("resume", options, parent, takeover=takeover, model=model)
         return await self._start(session_id, opening, tools)
 
     async def fork(
@@ -324,7 +314,7 @@ class Kernel:
         else:
             source_id = source
             end = await self._last_seq(source) if at is None else at
-        opening = _Opening(
+        opening = Opening(
             "fork", options, parent, takeover=False, source=source_id, at=end
         )
         return await self._start(session_id or self._commons.make_id(), opening, tools)
@@ -375,7 +365,9 @@ class Kernel:
                     task_status.started()
                     await self._ended.wait()
                     nursery.cancel_scope.cancel()
-        except BaseException as error:  # noqa: BLE001  # a fault of the kernel's own tasks leaves the block as itself
+        except (
+            BaseException
+        ) as error:  # a fault of the kernel's own tasks leaves the block as itself
             self._commons.crash(fatal_leaf(error) or error)
 
     async def watch_for_cancellation(self) -> None:
@@ -423,7 +415,7 @@ class Kernel:
             driver.begin_disposal()
 
     async def _start(
-        self, session_id: str, opening: _Opening, tools: Iterable[Tool]
+        self, session_id: str, opening: Opening, tools: Iterable[Tool]
     ) -> AgentHandle:
         """Claim the session, bring its log up to date, and start its driver.
 
@@ -443,7 +435,7 @@ class Kernel:
             takeover=opening.takeover,
         )
         try:
-            log = await self._load(claim, opening)
+            log = await load(self._store, claim, opening, self._commons.now)
             await self._commons.writer.flush(log, log.last_seq)
             if self._ending:
                 raise KernelClosedError(opening.source_kind)
@@ -454,7 +446,7 @@ class Kernel:
             raise
 
     def _install(
-        self, log: Log, opening: _Opening, tools: tuple[Tool, ...]
+        self, log: Log, opening: Opening, tools: tuple[Tool, ...]
     ) -> AgentHandle:
         """Make the agent of a log that is up to date, and start its driver."""
         parent = None if opening.parent is None else self._drivers.get(opening.parent)
@@ -483,72 +475,6 @@ class Kernel:
         for notice in log.claim.notices:
             driver.dispatch.report(StorageError(notice), "opening the session")
         return AgentHandle(agent, driver)
-
-    async def _load(self, claim: Claim, opening: _Opening) -> Log:
-        """Bring a claimed session's log into memory, with a header and repaired.
-
-        Always a checkpoint.
-
-        Cancellation:
-          Nothing but copied history was written.
-
-        """
-        log = Log(claim, self._commons.now)
-        if opening.source_kind == "create":
-            options = opening.options or AgentOptions()
-            log.append(
-                SessionHeader(FORMAT, options.as_json(), _lineage(opening.parent))
-            )
-        elif opening.source_kind == "resume":
-            after = 0
-            while page := await self._page(claim.session_id, after, claim.last_seq):
-                log.replay(page)
-                after = page[-1].seq
-        else:
-            await self._copy(log, opening)
-        if log.fold.header is None:
-            raise SessionFormatError("it does not begin with session/header", seq=1)
-        for fact in repair_facts(log.fold):
-            log.append(fact)
-        await trio.lowlevel.checkpoint()
-        return log
-
-    async def _copy(self, log: Log, opening: _Opening) -> None:
-        """Begin a fork's log with the history of its source.
-
-        Always a checkpoint.
-
-        Cancellation:
-          Part of the history was written.
-
-        """
-        while events := await self._page(opening.source, log.last_seq, opening.at):
-            if events[0].seq == 1:
-                events[0] = _fork_header(events[0], opening)
-            with trio.CancelScope(shield=True):
-                await self._store.write([Append(log.claim, events)])
-            log.replay(events)
-            log.skip_to(events[-1].seq)
-        fold = log.fold
-        for fact in closing_facts(fold, started=_LEFT, unstarted=_LEFT):
-            log.append(fact)
-        for fact in discard_facts(fold):
-            log.append(fact)
-
-    async def _page(self, session_id: str, after: int, end: int) -> list[SessionEvent]:
-        """Read the next events of a session, none behind `end`.
-
-        Always a checkpoint.
-
-        Cancellation:
-          Nothing happened.
-
-        """
-        await trio.lowlevel.checkpoint()
-        limit = min(_PAGE, end - after)
-        if limit <= 0:
-            return []
-        return list(await self._store.read(session_id, after=after, limit=limit))
 
     async def _last_seq(self, session_id: str) -> int:
         """Ask the store how long a session is.
@@ -581,42 +507,3 @@ class Kernel:
         for driver in self._drivers.values():
             if driver.log.last_seq > driver.log.durable_seq:
                 self._commons.watchdog.watch(driver)
-
-
-class _Opening(msgspec.Struct, frozen=True, kw_only=False):
-    """How an agent comes to be."""
-
-    source_kind: Literal["create", "resume", "fork"]
-    options: AgentOptions | None
-    parent: Agent | None
-    takeover: bool
-    model: str = ""
-    source: str = ""
-    at: int = 0
-
-
-def _with_model(options: AgentOptions | None, model: str) -> AgentOptions:
-    options = options or AgentOptions()
-    return msgspec.structs.replace(options, model=model) if model else options
-
-
-def _lineage(parent: Agent | None) -> Lineage:
-    if parent is None:
-        return Lineage()
-    return Lineage(parent=parent.id, depth=parent.session.header.lineage.depth + 1)
-
-
-def _fork_header(event: SessionEvent, opening: _Opening) -> SessionEvent:
-    """Make the header of a fork out of its source's."""
-    header = event.data
-    if not isinstance(header, SessionHeader):
-        raise SessionFormatError("it does not begin with session/header", seq=1)
-    options = header.options if opening.options is None else opening.options.as_json()
-    own = _lineage(opening.parent)
-    lineage = Lineage(
-        parent=own.parent,
-        forked_from=opening.source,
-        forked_at=opening.at,
-        depth=own.depth if opening.parent is not None else header.lineage.depth,
-    )
-    return SessionEvent(1, event.time, SessionHeader(FORMAT, options, lineage))

@@ -79,7 +79,7 @@ async def perform(driver: Driver, job: Maintenance[object]) -> None:
         with holder.scope, driver.work.doing("maintenance", repr(job.fn)):
             if holder.reason is None:
                 result = outcome.Value(await job.fn(holder.signal))
-    except BaseException as caught:  # noqa: BLE001  # it is the caller's, whatever it is
+    except BaseException as caught:  # it is the caller's, whatever it is
         error = caught
         result = outcome.Error(caught)
     finally:

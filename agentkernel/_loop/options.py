@@ -1,7 +1,5 @@
 """What an agent is opened with: frozen JSON, kept in its session's header."""
 
-from __future__ import annotations
-
 import msgspec
 
 from .._errors import SessionFormatError
@@ -43,7 +41,7 @@ class AgentOptions(msgspec.Struct, frozen=True, omit_defaults=True):
         return freeze_object(builtins)
 
     @classmethod
-    def from_json(cls, value: JsonObject) -> AgentOptions:
+    def from_json(cls, value: JsonObject) -> "AgentOptions":
         """Read what a header holds; options of a later version are left out.
 
         Raises:

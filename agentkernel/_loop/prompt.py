@@ -78,11 +78,16 @@ class Prompt:
 
     def adopt(self, other: Prompt) -> None:
         """Copy what another prompt holds, as a child does of its parent."""
-        self._sections = {**other._effective(), **self._sections}  # noqa: SLF001  # another of its own class
+        self._sections = {
+            **other._effective(),
+            **self._sections,
+        }  # another of its own class
         self._variables = {**other.variables(), **self._variables}
 
     def _effective(self) -> dict[str, tuple[Text, int]]:
-        above = self._parent._effective() if self._parent is not None else {}  # noqa: SLF001  # another of its own class
+        above = (
+            self._parent._effective() if self._parent is not None else {}
+        )  # another of its own class
         return {**above, **self._sections}
 
 

@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING, final
 import trio
 
 from .._errors import StorageError, ToolArgumentsError
-from .._json import EMPTY, JsonObject, clean_text, freeze_object
+from .._json import JsonObject, clean_text, freeze_object
 from .._messages import (
-    BinaryBlock,
     TextBlock,
     ToolCall,
     ToolFailure,
@@ -44,6 +43,7 @@ from .._session.repair import ABORTED, ABORTED_BEFORE_DISPATCH
 from ..abc import Tool, ToolInvocation, ToolOutput
 from .failure import cancelled_here, fatal_leaf, fault, tool_failure
 from .payload import Allow, Approve, Ask, Deny, Execute, PostExecute, PreExecute
+from .tooloutput import checked_output
 from .work import Entry
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ async def _run_together(turn: Turn, frames: list[_Call], limit: int) -> None:
     await ended.wait()
 
 
-class _Refused(Exception):  # noqa: N818  # control flow inside one call
+class _Refused(Exception):  # control flow inside one call
     """The call will not run; the failure is its result."""
 
     def __init__(self, failure: ToolFailure) -> None:
@@ -228,7 +228,7 @@ class _Call:
             with self._doing("listener", "tools/post-execute"):
                 changed = await dispatch.waterfall(payload, _keep_output)
             if not self._turn.stopped:
-                return _checked(changed)
+                return checked_output(changed)
         return output
 
     def _refuse_if_stopped(self) -> None:
@@ -348,7 +348,7 @@ class _Call:
                     else "The tool was stopped.",
                 )
             )
-        return _checked(output)
+        return checked_output(output)
 
     async def _body(self, tool: Tool, invocation: ToolInvocation) -> object:
         async def base(_payload: Execute) -> ToolOutput:
@@ -376,25 +376,6 @@ class _Call:
 
     def _doing(self, kind: str, name: str) -> Entry:
         return self._driver.work.doing(kind, name)
-
-
-def _checked(output: object) -> ToolOutput:
-    """Refuse what is no output, and clean what is one."""
-    if not isinstance(output, ToolOutput):
-        raise TypeError(f"a tool must return a ToolOutput, not {type(output).__name__}")
-    content: list[TextBlock | BinaryBlock] = []
-    for block in output.content:
-        if isinstance(block, TextBlock):
-            content.append(TextBlock(clean_text(block.text)))
-        elif isinstance(block, BinaryBlock):
-            content.append(block)
-        else:
-            raise TypeError(f"a tool's content must be blocks, not {block!r}")
-    error = output.error
-    if error is not None:
-        error = ToolFailure(clean_text(error.code), clean_text(error.message))
-    meta = freeze_object(dict(output.meta), "meta") if output.meta else EMPTY
-    return ToolOutput(tuple(content), error, meta)
 
 
 async def _allow(payload: PreExecute) -> Allow:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Interrupted", "Turn", "run_turn"]
 
 
-class Interrupted(Exception):  # noqa: N818  # control flow inside a turn, never seen outside
+class Interrupted(Exception):  # control flow inside a turn, never seen outside
     """The turn was stopped: unwind to the turn's own frame."""
 
 
@@ -198,7 +198,7 @@ async def run_turn(driver: Driver, holder: TurnCancellation) -> None:
         with holder.scope:
             async with trio.open_nursery() as turn.nursery:
                 await turn.run()
-    except BaseException as error:  # noqa: BLE001  # recorded first, raised below
+    except BaseException as error:  # recorded first, raised below
         turn.note(error)
         escaped = error
         driver.begin_disposal()

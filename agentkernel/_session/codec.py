@@ -26,15 +26,13 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import TypeAlias, cast
 
 import msgspec
 
 from .._errors import SessionFormatError
-from .._json import EMPTY, FrozenDict, clean_text, freeze
+from .._json import EMPTY, clean_text, freeze
 from .._messages import Blob
-from . import events
 from .events import (
     FACTS,
     FORMAT,
@@ -375,23 +373,6 @@ def _dec_hook(kind: type, value: object) -> object:
     return freeze(value) if value != {} else EMPTY
 
 
-def _resolve(module: ModuleType) -> None:
-    """Replace the annotations of classes by the types that a decoder makes of them.
-
-    The decoder would look the names up in the module that a class says it is from,
-    which for a public class is the package. And it has to make frozen values: to it
-    `FrozenDict` and `object` are foreign types, so it leaves them to `_dec_hook`.
-    """
-    names = {**vars(module), "JsonObject": FrozenDict, "JsonValue": object}
-    for cls in vars(module).values():
-        if isinstance(cls, type) and issubclass(cls, msgspec.Struct):
-            for field, note in cls.__annotations__.items():
-                if isinstance(note, str):
-                    cls.__annotations__[field] = eval(note, names)  # noqa: S307  # our own source
-
-
-_resolve(sys.modules[Blob.__module__])
-_resolve(events)
 _encode = msgspec.json.Encoder(enc_hook=_enc_hook).encode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _DECODERS: dict[str, msgspec.json.Decoder[Fact]] = {

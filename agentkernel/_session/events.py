@@ -9,8 +9,6 @@ the `approval/…`, `hook/…` and `subagent/…` ones, and anything else travel
 `Extension`, which is always ignorable.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal, TypeAlias
 
 import msgspec

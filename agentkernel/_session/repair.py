@@ -48,8 +48,8 @@ __all__ = [
     "discard_facts",
     "failed_result",
     "merge_chunks",
-    "return_claimed",
     "repair_facts",
+    "return_claimed",
     "visible",
 ]
 

@@ -12,7 +12,8 @@ from typing import final
 import trio
 
 from .events import BRIDGE_FACTS, Fact, SessionEvent, SessionHeader
-from .fold import MessageRecord, MessageView
+from .fold import MessageRecord
+from .history import MessageView
 from .log import TAIL, Log
 from .subscription import Cursor, Subscription
 from .writer import Writer

@@ -45,7 +45,7 @@ class Writer:
 
     """
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: SessionStore) -> None:
         self.store = store
         self.writing_since: float | None = None
         # Told once per outage and log, and once for a session taken over.
@@ -168,7 +168,9 @@ class Writer:
                 displaced = await self.store.write(batch)
         except StorageError as error:
             return error
-        except Exception as error:  # noqa: BLE001  # a store may be anybody's; its failure is one of storage
+        except (
+            Exception
+        ) as error:  # a store may be anybody's; its failure is one of storage
             logger.debug("the store raised", exc_info=True)
             return StorageError(f"{type(error).__name__}: {error}")
         lost = {claim.session_id for claim in displaced}

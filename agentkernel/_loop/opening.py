@@ -1,0 +1,146 @@
+"""How an agent comes to be: from nothing, from its stored session, from another's.
+
+Opening brings a claimed session's log into memory, whole: with a header in front, and
+with the facts that a crash, or a fork, left out at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+import trio
+
+from .._errors import SessionFormatError
+from .._messages import ToolFailure
+from .._session.events import FORMAT, Lineage, SessionEvent, SessionHeader
+from .._session.log import Log
+from .._session.repair import closing_facts, discard_facts, repair_facts
+from ..abc import Append, Claim, SessionStore
+from .options import AgentOptions
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+__all__ = ["Opening", "load", "with_model"]
+
+_PAGE: Final = 1000
+_LEFT: Final = ToolFailure(
+    "LEFT_TO_ORIGINAL",
+    "This call belongs to the session that this one was forked from; its result is "
+    "not known here.",
+)
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=False):
+    """How an agent comes to be."""
+
+    source_kind: Literal["create", "resume", "fork"]
+    options: AgentOptions | None
+    parent: Agent | None
+    takeover: bool
+    model: str = ""
+    source: str = ""
+    at: int = 0
+
+
+async def load(
+    store: SessionStore,
+    claim: Claim,
+    opening: Opening,
+    now: Callable[[], float],
+) -> Log:
+    """Bring a claimed session's log into memory, with a header and repaired.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Nothing but copied history was written.
+
+    """
+    log = Log(claim, now)
+    if opening.source_kind == "create":
+        options = opening.options or AgentOptions()
+        log.append(SessionHeader(FORMAT, options.as_json(), lineage_of(opening.parent)))
+    elif opening.source_kind == "resume":
+        after = 0
+        while page := await _page(store, claim.session_id, after, claim.last_seq):
+            log.replay(page)
+            after = page[-1].seq
+    else:
+        await _copy(store, log, opening)
+    if log.fold.header is None:
+        raise SessionFormatError("it does not begin with session/header", seq=1)
+    for fact in repair_facts(log.fold):
+        log.append(fact)
+    await trio.lowlevel.checkpoint()
+    return log
+
+
+async def _copy(store: SessionStore, log: Log, opening: Opening) -> None:
+    """Begin a fork's log with the history of its source.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Part of the history was written.
+
+    """
+    while events := await _page(store, opening.source, log.last_seq, opening.at):
+        if events[0].seq == 1:
+            events[0] = _fork_header(events[0], opening)
+        with trio.CancelScope(shield=True):
+            await store.write([Append(log.claim, events)])
+        log.replay(events)
+        log.skip_to(events[-1].seq)
+    fold = log.fold
+    for fact in closing_facts(fold, started=_LEFT, unstarted=_LEFT):
+        log.append(fact)
+    for fact in discard_facts(fold):
+        log.append(fact)
+
+
+async def _page(
+    store: SessionStore, session_id: str, after: int, end: int
+) -> list[SessionEvent]:
+    """Read the next events of a session, none behind `end`.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Nothing happened.
+
+    """
+    await trio.lowlevel.checkpoint()
+    limit = min(_PAGE, end - after)
+    if limit <= 0:
+        return []
+    return list(await store.read(session_id, after=after, limit=limit))
+
+
+def with_model(options: AgentOptions | None, model: str) -> AgentOptions:
+    options = options or AgentOptions()
+    return msgspec.structs.replace(options, model=model) if model else options
+
+
+def lineage_of(parent: Agent | None) -> Lineage:
+    if parent is None:
+        return Lineage()
+    return Lineage(parent=parent.id, depth=parent.session.header.lineage.depth + 1)
+
+
+def _fork_header(event: SessionEvent, opening: Opening) -> SessionEvent:
+    """Make the header of a fork out of its source's."""
+    header = event.data
+    if not isinstance(header, SessionHeader):
+        raise SessionFormatError("it does not begin with session/header", seq=1)
+    options = header.options if opening.options is None else opening.options.as_json()
+    own = lineage_of(opening.parent)
+    lineage = Lineage(
+        parent=own.parent,
+        forked_from=opening.source,
+        forked_at=opening.at,
+        depth=own.depth if opening.parent is not None else header.lineage.depth,
+    )
+    return SessionEvent(1, event.time, SessionHeader(FORMAT, options, lineage))
