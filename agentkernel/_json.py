@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, cast
 
 __all__ = ["EMPTY", "FrozenDict", "JsonObject", "JsonValue", "clean_text", "freeze"]
 
@@ -25,10 +25,10 @@ class FrozenDict(dict[str, "JsonValue"]):
         raise TypeError("this JSON object is part of a frozen value; copy it first")
 
     __setitem__ = __delitem__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]  # every mutator is refused
-    __ior__ = _refuse  # type: ignore[assignment]  # likewise
+    clear = pop = popitem = setdefault = update = _refuse  # pyright: ignore[reportAssignmentType]  # every mutator is refused
+    __ior__ = _refuse
 
-    def __hash__(self) -> int:  # type: ignore[override]  # a frozen value may be a key
+    def __hash__(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]  # a frozen value may be a key
         """Hash by the names only: equal objects have equal names."""
         return hash(frozenset(self))
 
@@ -69,9 +69,10 @@ def freeze(value: object, where: str = "$") -> JsonValue:
             raise TypeError(f"{where}: {value} is not a JSON number")
         return value
     if isinstance(value, Mapping):
-        return freeze_object(value, where)
+        return freeze_object(cast("Mapping[object, object]", value), where)
     if isinstance(value, list | tuple):
-        return tuple(freeze(v, f"{where}[{i}]") for i, v in enumerate(value))
+        items = cast("Sequence[object]", value)
+        return tuple(freeze(v, f"{where}[{i}]") for i, v in enumerate(items))
     raise TypeError(f"{where}: {type(value).__name__} is not a JSON value")
 
 

@@ -36,7 +36,7 @@ def _fix_one(
     if not isinstance(home, str) or not home.startswith("agentkernel."):
         return
     try:
-        value.__module__ = module_name  # type: ignore[attr-defined]  # only what has the attribute comes this far
+        value.__module__ = module_name
     except (AttributeError, TypeError):
         return
     if isinstance(value, type):

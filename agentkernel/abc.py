@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -248,7 +248,7 @@ class SessionStore(Protocol):
         """Whether `write` waits for something outside this process."""
         ...
 
-    async def __aenter__(self) -> SessionStore:
+    async def __aenter__(self) -> Self:
         """Open the store."""
         ...
 

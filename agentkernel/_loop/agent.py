@@ -16,6 +16,7 @@ from .._session.fold import MessageRecord
 from .._session.session import Session
 from .._signal import USER, CancelCause, TurnSignal
 from .ask import Reply
+from .dispatch import Listener
 from .driver import Driver
 from .inbox import Inbox, MessageLike
 from .maintenance import maintain
@@ -277,7 +278,7 @@ class Agent:
         listener: Callable[[P, Callable[[P], Awaitable[D]]], Awaitable[D]],
         /,
     ) -> Callable[[], None]: ...
-    def on(self, event: type, listener: Callable[..., object], /) -> Callable[[], None]:
+    def on(self, event: type, listener: Listener, /) -> Callable[[], None]:
         """Register a listener for this agent; it dies with the agent.
 
         Not a checkpoint.

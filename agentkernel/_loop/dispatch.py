@@ -28,7 +28,7 @@ P = TypeVar("P")
 D = TypeVar("D")
 N = TypeVar("N")
 
-Listener: TypeAlias = Callable[..., object]
+Listener: TypeAlias = Callable[..., object]  # type: ignore[explicit-any]  # listeners differ in their parameters
 
 initiator: Final[ContextVar[Agent | None]] = ContextVar(
     "agentkernel.initiator", default=None
@@ -172,8 +172,8 @@ class Dispatcher:
         """
         listeners = self.listeners(type(payload))
         if not listeners:
-            return await base(payload)  # type: ignore[arg-type]  # a payload is its own P
-        return await self._descend(listeners, base, payload)  # type: ignore[arg-type]  # likewise
+            return await base(payload)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a payload is its own P
+        return await self._descend(listeners, base, payload)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a payload is its own P
 
     async def _descend(
         self,
@@ -186,20 +186,16 @@ class Dispatcher:
         following = partial(self._descend, listeners[1:], base)
         token = initiator.set(self._agent)
         try:
-            return await _awaited(listeners[0].fn, payload, following)
+            decision: D = await _awaited(listeners[0].fn, payload, following)
+            return decision
         finally:
             initiator.reset(token)
 
     def _tell(self, registration: _Registration, payload: object) -> None:
         """Call one observer and contain what it raises."""
         try:
-            result = registration.fn(payload)
-            if inspect.iscoroutine(result):
-                result.close()
-                raise TypeError("an observer of a notification must not be async")
-        except (
-            Exception
-        ) as error:  # observers may be anybody's; none may stop the kernel
+            _refuse_awaitable(registration.fn(payload))
+        except Exception as error:  # noqa: BLE001  # observers may be anybody's; none may stop the kernel
             self._on_contained(error)
             if registration.reported:
                 return
@@ -207,12 +203,12 @@ class Dispatcher:
             name = getattr(registration.fn, "__qualname__", repr(registration.fn))
             where = f"observer {name} of {type(payload).__name__}"
             if isinstance(payload, ErrorReported):
-                logger.error("%s failed: %s", where, type(error).__name__)
+                logger.error("%s failed: %s", where, type(error).__name__)  # noqa: TRY400  # a traceback may hold messages; it is logged at DEBUG
             else:
                 self.report(error, where)
 
 
-async def _awaited(fn: Listener, *args: object) -> Any:
+async def _awaited(fn: Listener, *args: object) -> Any:  # type: ignore[explicit-any]  # noqa: ANN401  # what it decides is typed where it registered
     """Call an async listener; an object that gives nothing to await is a mistake.
 
     A checkpoint only if the listener passes one.
@@ -227,17 +223,21 @@ async def _awaited(fn: Listener, *args: object) -> Any:
     return await result
 
 
+def _refuse_awaitable(result: object) -> None:
+    """Refuse an observer that turned out to be async."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("an observer of a notification must not be async")
+
+
 def _check_kind(event: type, fn: Listener) -> None:
     """Refuse a listener that cannot fit, when it is registered."""
-    if not (
-        isinstance(event, type) and issubclass(event, (Notification, Serial, Waterfall))
-    ):
+    if not issubclass(event, (Notification, Serial, Waterfall)):
         raise TypeError(f"{event!r} is not an event; pass a class such as PreStep")
     target = fn.func if isinstance(fn, partial) else fn
+    called = getattr(type(target), "__call__", None)  # noqa: B004  # its kind is asked, not whether it is there
     is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
-        getattr(
-            target, "__call__", None
-        )  # its kind is asked, not whether it is callable
+        called
     )
     if issubclass(event, Notification):
         if is_async:

@@ -145,9 +145,7 @@ class Driver:
         for observer in holder.take_observers():
             try:
                 observer(holder.reason)
-            except (
-                Exception
-            ) as error:  # observers may be anybody's; none may veto a stop
+            except Exception as error:  # noqa: BLE001  # observers may be anybody's; none may veto a stop
                 self.commons.contain(error)
                 self.dispatch.report(error, "an observer of the turn's signal")
         self.commons.watchdog.watch(self)
@@ -170,9 +168,7 @@ class Driver:
             while self.lifecycle == "live":
                 await self._wake_receiver.receive()
                 await self._drain()
-        except (
-            BaseException
-        ) as error:  # nothing may stop the agent's closing; it leaves the kernel
+        except BaseException as error:  # noqa: BLE001  # nothing may stop the agent's closing; it leaves the kernel
             self.commons.crash(fatal_leaf(error) or error)
         finally:
             with trio.CancelScope(shield=True):
@@ -332,9 +328,9 @@ class Driver:
 
     def _recovered(self) -> None:
         """Run what was asked for while the store could not be written."""
-        if self.wanted and self.status == "idle" and self.lifecycle == "live":
-            if self.log.fold.inbox.has_work and self.want():
-                self.start()
+        ready = self.wanted and self.status == "idle" and self.lifecycle == "live"
+        if ready and self.log.fold.inbox.has_work and self.want():
+            self.start()
 
     # --- for the parts
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import cast
 
 import trio
 
@@ -34,7 +35,8 @@ _MAX_TEXT = 1000
 def leaves(error: BaseException) -> Iterator[BaseException]:
     """Walk the exceptions in a group, or the one that is none."""
     if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        for inner in group.exceptions:
             yield from leaves(inner)
     else:
         yield error

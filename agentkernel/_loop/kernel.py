@@ -10,8 +10,8 @@ the same pass of the scheduler, and record it. Only then does it go on its way.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar, final, overload
 
 import msgspec
@@ -31,6 +31,7 @@ from .._util import new_id, wall_clock
 from ..abc import SessionStore, Tool
 from .agent import Agent, AgentHandle
 from .commons import Commons
+from .dispatch import Listener
 from .driver import Driver
 from .failure import fatal_leaf
 from .opening import Opening, load, with_model
@@ -53,7 +54,7 @@ async def open_kernel(
     make_id: Callable[[], str] = new_id,
     stuck_after: float = 5.0,
     strict: bool = False,
-) -> AsyncIterator[Kernel]:
+) -> AsyncGenerator[Kernel, None]:
     """Open a kernel for the length of a block; nothing it starts outlives the block.
 
     Leaving the block disposes of every agent: all are interrupted at once, and the
@@ -93,9 +94,7 @@ async def open_kernel(
             nursery.start_soon(kernel.watch_for_cancellation)
             try:
                 yield kernel
-            except (
-                BaseException
-            ) as error:  # raised below, outside of the nursery that would wrap it
+            except BaseException as error:  # noqa: BLE001  # raised below, outside of the nursery that would wrap it
                 body_error = error
             with trio.CancelScope(shield=True):
                 await kernel.end()
@@ -179,7 +178,7 @@ class Kernel:
         options: AgentOptions | None = None,
         parent: Agent | None = None,
         takeover: bool = False,
-    ) -> AsyncIterator[Agent]:
+    ) -> AsyncGenerator[Agent, None]:
         """Open an agent for the length of a block: resume its session or create it.
 
         Entry and exit are checkpoints.
@@ -188,19 +187,18 @@ class Kernel:
           On entry as `create`; leaving is shielded and disposes of the agent.
 
         """
-        handle: AgentHandle
-        try:
-            if session_id is None:
-                raise SessionNotFoundError("")
-            handle = await self.resume(
-                session_id,
-                model=model,
-                tools=tools,
-                options=options,
-                parent=parent,
-                takeover=takeover,
-            )
-        except SessionNotFoundError:
+        handle: AgentHandle | None = None
+        if session_id is not None:
+            with suppress(SessionNotFoundError):
+                handle = await self.resume(
+                    session_id,
+                    model=model,
+                    tools=tools,
+                    options=options,
+                    parent=parent,
+                    takeover=takeover,
+                )
+        if handle is None:
             handle = await self.create(
                 session_id, model=model, tools=tools, options=options, parent=parent
             )
@@ -334,7 +332,7 @@ class Kernel:
         listener: Callable[[P, Callable[[P], Awaitable[D]]], Awaitable[D]],
         /,
     ) -> Callable[[], None]: ...
-    def on(self, event: type, listener: Callable[..., object], /) -> Callable[[], None]:
+    def on(self, event: type, listener: Listener, /) -> Callable[[], None]:
         """Register a listener for all agents; see `Agent.on`."""
         return self._commons.listeners.add(event, listener)
 
@@ -365,9 +363,7 @@ class Kernel:
                     task_status.started()
                     await self._ended.wait()
                     nursery.cancel_scope.cancel()
-        except (
-            BaseException
-        ) as error:  # a fault of the kernel's own tasks leaves the block as itself
+        except BaseException as error:  # noqa: BLE001  # a fault of the kernel's own tasks leaves the block as itself
             self._commons.crash(fatal_leaf(error) or error)
 
     async def watch_for_cancellation(self) -> None:
@@ -437,8 +433,6 @@ class Kernel:
         try:
             log = await load(self._store, claim, opening, self._commons.now)
             await self._commons.writer.flush(log, log.last_seq)
-            if self._ending:
-                raise KernelClosedError(opening.source_kind)
             return self._install(log, opening, tuple(tools))
         except BaseException:
             with trio.CancelScope(shield=True):
@@ -449,6 +443,8 @@ class Kernel:
         self, log: Log, opening: Opening, tools: tuple[Tool, ...]
     ) -> AgentHandle:
         """Make the agent of a log that is up to date, and start its driver."""
+        if self._ending:
+            raise KernelClosedError(opening.source_kind)
         parent = None if opening.parent is None else self._drivers.get(opening.parent)
         if opening.parent is not None and (
             parent is None or parent.lifecycle != "live"

@@ -46,7 +46,7 @@ async def maintain(driver: Driver, fn: Callable[[TurnSignal], Awaitable[T]]) -> 
         raise AgentBusyError(driver.agent.id)
     holder = driver.holder = TurnCancellation()
     job = Maintenance(fn, holder)
-    driver.maintenance = job  # type: ignore[assignment]  # the driver only passes the result on
+    driver.maintenance = job  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]  # the driver only passes the result on
     driver.status = "running"
     driver.start()
     try:
@@ -79,7 +79,7 @@ async def perform(driver: Driver, job: Maintenance[object]) -> None:
         with holder.scope, driver.work.doing("maintenance", repr(job.fn)):
             if holder.reason is None:
                 result = outcome.Value(await job.fn(holder.signal))
-    except BaseException as caught:  # it is the caller's, whatever it is
+    except BaseException as caught:  # noqa: BLE001  # it is the caller's, whatever it is
         error = caught
         result = outcome.Error(caught)
     finally:

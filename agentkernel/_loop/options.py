@@ -36,8 +36,7 @@ class AgentOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def as_json(self) -> FrozenDict:
         """Make what the header holds."""
-        builtins = msgspec.to_builtins(self)
-        assert isinstance(builtins, dict)
+        builtins: dict[str, object] = msgspec.to_builtins(self)
         return freeze_object(builtins)
 
     @classmethod

@@ -62,7 +62,7 @@ class Prompt:
 
     def sections(self) -> tuple[Section, ...]:
         """List the effective sections in their order."""
-        effective = self._effective()
+        effective = self.effective()
         if not effective:
             return ()
         made = (
@@ -78,20 +78,16 @@ class Prompt:
 
     def adopt(self, other: Prompt) -> None:
         """Copy what another prompt holds, as a child does of its parent."""
-        self._sections = {
-            **other._effective(),
-            **self._sections,
-        }  # another of its own class
+        self._sections = {**other.effective(), **self._sections}
         self._variables = {**other.variables(), **self._variables}
 
-    def _effective(self) -> dict[str, tuple[Text, int]]:
-        above = (
-            self._parent._effective() if self._parent is not None else {}
-        )  # another of its own class
+    def effective(self) -> dict[str, tuple[Text, int]]:
+        """List texts and orders by name, the parent's among them."""
+        above = self._parent.effective() if self._parent is not None else {}
         return {**above, **self._sections}
 
 
-async def join_sections(payload: Assemble) -> str:
+async def join_sections(payload: Assemble) -> str:  # noqa: RUF029  # a waterfall's base is awaited
     """Fill in variables and join sections with a blank line: the default assembly.
 
     Not a checkpoint.

@@ -339,7 +339,7 @@ class Step:
         try:
             with driver.work.doing("listener", "agent/request-error"):
                 decision = await driver.dispatch.waterfall(payload, _fail)
-        except Exception as raised:
+        except Exception as raised:  # noqa: BLE001  # the original failure stands, whatever was raised
             turn.check()
             driver.dispatch.report(raised, "a listener of agent/request-error")
             return Fail()
@@ -368,16 +368,16 @@ async def _close(chunks: object) -> None:
             raise
 
 
-async def _enter_all(payload: PreStep) -> Enter:
+async def _enter_all(payload: PreStep) -> Enter:  # noqa: RUF029  # a waterfall's base is awaited
     """Let the whole batch enter: the default decision."""
     return Enter(payload.messages)
 
 
-async def _unchanged(payload: Request) -> ModelRequest:
+async def _unchanged(payload: Request) -> ModelRequest:  # noqa: RUF029  # a waterfall's base is awaited
     """Send the request as it is: the default decision."""
     return payload.request
 
 
-async def _fail(payload: RequestError) -> Fail:
+async def _fail(payload: RequestError) -> Fail:  # noqa: RUF029  # a waterfall's base is awaited
     """Let the failure stand: the default decision."""
     return Fail()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import final
+from typing import cast, final
 
 import msgspec
 
@@ -58,11 +58,8 @@ class Answer:
           ModelError: if the answer had ended before.
 
         """
-        kind = type(chunk)
-        if kind is TextChunk or kind is ReasoningChunk:
-            if not chunk.text:  # type: ignore[union-attr]  # both have a text
-                return None
-            return self._show(_cleaned(chunk))  # type: ignore[arg-type]  # both are shown
+        if isinstance(chunk, TextChunk | ReasoningChunk):
+            return self._show(_cleaned(chunk)) if chunk.text else None
         if isinstance(chunk, UsageChunk):
             self.usage = _newer(self.usage, chunk.usage)
             return None
@@ -125,7 +122,7 @@ def parse_arguments(text: str) -> tuple[JsonObject, str | None]:
     if not isinstance(value, dict):
         return EMPTY, f"the arguments are not a JSON object: {_excerpt(text)}"
     try:
-        return freeze_object(value), None
+        return freeze_object(cast("dict[str, object]", value)), None
     except (TypeError, RecursionError) as error:
         return EMPTY, f"the arguments cannot be used ({error}): {_excerpt(text)}"
 

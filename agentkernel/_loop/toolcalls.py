@@ -333,6 +333,7 @@ class _Call:
 
         """
         limit = tool.max_seconds
+        output: object = None
         with trio.CancelScope() as scope:
             if limit is not None:
                 scope.deadline = trio.current_time() + limit
@@ -378,16 +379,16 @@ class _Call:
         return self._driver.work.doing(kind, name)
 
 
-async def _allow(payload: PreExecute) -> Allow:
+async def _allow(payload: PreExecute) -> Allow:  # noqa: RUF029  # a waterfall's base is awaited
     """Allow the call: the default decision."""
     return Allow()
 
 
-async def _nobody_to_ask(payload: Approve) -> Deny:
+async def _nobody_to_ask(payload: Approve) -> Deny:  # noqa: RUF029  # a waterfall's base is awaited
     """Deny what needs an approval that nobody here can give."""
     return Deny("it needs an approval, and there is nobody to give one")
 
 
-async def _keep_output(payload: PostExecute) -> ToolOutput:
+async def _keep_output(payload: PostExecute) -> ToolOutput:  # noqa: RUF029  # a waterfall's base is awaited
     """Show the output as it is: the default decision."""
     return payload.output

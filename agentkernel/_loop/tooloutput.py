@@ -17,7 +17,7 @@ def checked_output(output: object) -> ToolOutput:
     for block in output.content:
         if isinstance(block, TextBlock):
             content.append(TextBlock(clean_text(block.text)))
-        elif isinstance(block, BinaryBlock):
+        elif type(block) is BinaryBlock:
             content.append(block)
         else:
             raise TypeError(f"a tool's content must be blocks, not {block!r}")

@@ -198,7 +198,7 @@ async def run_turn(driver: Driver, holder: TurnCancellation) -> None:
         with holder.scope:
             async with trio.open_nursery() as turn.nursery:
                 await turn.run()
-    except BaseException as error:  # recorded first, raised below
+    except BaseException as error:  # noqa: BLE001  # recorded first, raised below
         turn.note(error)
         escaped = error
         driver.begin_disposal()

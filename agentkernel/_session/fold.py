@@ -136,7 +136,7 @@ class Fold:
         """Take the next fact. Facts without a view change nothing."""
         handler = _HANDLERS.get(type(fact))
         if handler is not None:
-            handler(self, fact)  # type: ignore[arg-type]  # the table pairs each fact with its own handler
+            handler(self, fact)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # the table pairs each fact with its handler
 
 
 def _header(fold: Fold, fact: SessionHeader) -> None:

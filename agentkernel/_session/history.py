@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import overload
+from typing import cast, overload
 
 from .._messages import (
     AssistantMessage,
@@ -44,8 +44,8 @@ class MessageView(Sequence[Message]):
     @overload
     def __getitem__(self, index: int) -> Message: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
-    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...  # type: ignore[explicit-any]  # a bare slice
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:  # type: ignore[explicit-any]  # a bare slice
         if isinstance(index, slice):
             return tuple(self._items[i] for i in range(*index.indices(self._stop)))
         if not -self._stop <= index < self._stop:
@@ -53,9 +53,11 @@ class MessageView(Sequence[Message]):
         return self._items[index % self._stop]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return tuple(self) == tuple(cast("Sequence[object]", other))
 
-    __hash__ = None  # type: ignore[assignment]  # compares by content, like a list
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  # compares by content, like a list
 
     def __repr__(self) -> str:
         return f"MessageView({list(self)!r})"

@@ -163,17 +163,15 @@ class Writer:
 
     async def _try(self, batch: list[Append], owners: list[Log]) -> StorageError | None:
         """Write one batch; on success mark its events durable."""
+        lost: set[str] = set()
         try:
             with trio.CancelScope(shield=True):
-                displaced = await self.store.write(batch)
+                lost = {c.session_id for c in await self.store.write(batch)}
         except StorageError as error:
             return error
-        except (
-            Exception
-        ) as error:  # a store may be anybody's; its failure is one of storage
+        except Exception as error:  # a store may be anybody's
             logger.debug("the store raised", exc_info=True)
             return StorageError(f"{type(error).__name__}: {error}")
-        lost = {claim.session_id for claim in displaced}
         for append, log in zip(batch, owners, strict=True):
             if log.id in lost:
                 self._displace(log)

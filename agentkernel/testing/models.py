@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Final, TypeAlias, final
 
@@ -132,7 +132,7 @@ class ScriptedModel:
             self.open_streams -= 1
 
 
-async def _play(script: Sequence[ScriptItem]) -> AsyncIterator[Chunk]:
+async def _play(script: Sequence[ScriptItem]) -> AsyncGenerator[Chunk, None]:
     """Yield a script's chunks, with a checkpoint before each."""
     finish: FinishChunk | None = FinishChunk("stop")
     for item in script:
