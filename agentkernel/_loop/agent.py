@@ -198,14 +198,17 @@ class Agent:
         """
         driver = self._driver
         driver.refuse_own_turn("when_idle")
-        await trio.lowlevel.checkpoint()
+        waited = False
         while not driver.gone.is_set():
             if driver.lifecycle != "live":
                 await driver.gone.wait()
             elif driver.status == "running":
-                await driver.became_idle.wait()
+                await driver.idle_waiters.park()
             else:
-                return
+                break
+            waited = True
+        if not waited:
+            await trio.lowlevel.checkpoint()
 
     async def outcome(self, message_id: str) -> Outcome:
         """Wait until it is final what became of a message.
@@ -233,7 +236,7 @@ class Agent:
                 return found
             if driver.gone.is_set():
                 raise AgentDisposedError(self.id)
-            await driver.outcomes_changed.wait()
+            await driver.outcome_waiters.park()
 
     def ask(self, message: MessageLike) -> Reply:
         """Send a followup and read its reply: `async with agent.ask("…") as reply`.

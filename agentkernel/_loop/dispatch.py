@@ -60,7 +60,8 @@ class Listeners:
     """The listeners of one owner: the kernel, or one agent."""
 
     def __init__(self) -> None:
-        self._by_event: dict[type, tuple[_Registration, ...]] = {}
+        # Only events that somebody listens to have an entry.
+        self.by_event: dict[type, tuple[_Registration, ...]] = {}
 
     def add(self, event: type, fn: Listener) -> Callable[[], None]:
         """Register a listener; the result unregisters it, and may be called again.
@@ -72,26 +73,22 @@ class Listeners:
         """
         _check_kind(event, fn)
         registration = _Registration(fn)
-        self._by_event[event] = (*self._by_event.get(event, ()), registration)
+        self.by_event[event] = (*self.by_event.get(event, ()), registration)
 
         def unregister() -> None:
             kept = tuple(
-                r for r in self._by_event.get(event, ()) if r is not registration
+                r for r in self.by_event.get(event, ()) if r is not registration
             )
             if kept:
-                self._by_event[event] = kept
+                self.by_event[event] = kept
             else:
-                self._by_event.pop(event, None)
+                self.by_event.pop(event, None)
 
         return unregister
 
-    def of(self, event: type) -> tuple[_Registration, ...]:
-        """List the listeners of an event, in the order of registration."""
-        return self._by_event.get(event, ())
-
     def clear(self) -> None:
         """Unregister everybody."""
-        self._by_event.clear()
+        self.by_event.clear()
 
 
 @final
@@ -106,15 +103,19 @@ class Dispatcher:
         on_contained: Callable[[Exception], None],
     ) -> None:
         self._agent = agent
-        self._kernel = kernel
         self.own = own
+        # The tables themselves: this is looked at for every event.
+        self._kernel = kernel.by_event
+        self._own = own.by_event
         # Told of every contained failure; the kernel's strict mode collects them.
         self._on_contained = on_contained
 
     def listeners(self, event: type) -> tuple[_Registration, ...]:
         """List everybody who listens to an event, outermost first."""
-        kernel, own = self._kernel.of(event), self.own.of(event)
-        return kernel + own if kernel and own else kernel or own
+        kernel, own = self._kernel.get(event), self._own.get(event)
+        if kernel is None:
+            return () if own is None else own
+        return kernel if own is None else kernel + own
 
     def notify(self, event: type[Notification[N]], *fields: object) -> None:
         """Tell observers, if there are any: the payload is made only then.

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, final
 
 import trio
+from trio.lowlevel import ParkingLot
 
 from .._errors import (
     AgentDisposedError,
@@ -93,9 +94,9 @@ class Driver:
         self.close_failure: StorageError | None = None
         # The last turn whose flush has settled: outcomes up to here are final.
         self.settled_turn = log.fold.last_turn
-        # Replaced each time: an outcome may have become final; the agent is idle.
-        self.outcomes_changed = trio.Event()
-        self.became_idle = trio.Event()
+        # Where callers wait: for outcomes that may have become final, for idle.
+        self.outcome_waiters = ParkingLot()
+        self.idle_waiters = ParkingLot()
         self.cancelling: CancelCall | None = None
         self.maintenance: Maintenance[object] | None = None
         self._wakes, self._wake_receiver = trio.open_memory_channel[None](1)
@@ -177,7 +178,7 @@ class Driver:
     async def _drain(self) -> None:
         """Run turns until nothing is wanted, then become idle.
 
-        Always a checkpoint.
+        A checkpoint if a turn ran; the wake before it is one in any case.
 
         Cancellation:
           As `run`.
@@ -198,7 +199,6 @@ class Driver:
             if self.log.durable_seq == self.log.last_seq or not await self.flush():
                 break
         self._become_idle()
-        await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _take_turn(self) -> None:
         """Run one turn, under a fresh holder if the one that is there was stopped.
@@ -230,24 +230,28 @@ class Driver:
     async def flush(self) -> bool:
         """Make the log durable; a failure has been reported, and is the answer False.
 
-        Always a checkpoint.
+        A checkpoint only if the store waits for something.
 
         Cancellation:
-          Shielded: a store that hangs keeps the agent running, and is reported.
+          Never reaches the driver's own task, which alone calls this: a store that
+          hangs keeps the agent running, and is reported.
 
         """
-        with trio.CancelScope(shield=True), self.work.doing("flush", self.log.id):
-            try:
-                await self.commons.writer.flush(self.log, self.log.last_seq)
-            except StorageError:
-                return False
+        writer = self.commons.writer
+        try:
+            if writer.immediate:
+                await writer.write_now(self.log)
+            else:
+                with self.work.doing("flush", self.log.id):
+                    await writer.flush(self.log, self.log.last_seq)
+        except StorageError:
+            return False
         return True
 
     def settle_turn(self, turn: int) -> None:
         """Make the outcomes of a turn final: its flush has settled."""
         self.settled_turn = turn
-        self.outcomes_changed.set()
-        self.outcomes_changed = trio.Event()
+        self.outcome_waiters.unpark_all()
 
     def _become_idle(self) -> None:
         """Publish `idle`; then, if a latched message is still there, start again."""
@@ -255,8 +259,7 @@ class Driver:
         self.status = "idle"
         self.converging = False
         self.commons.watchdog.forget(self)
-        self.became_idle.set()
-        self.became_idle = trio.Event()
+        self.idle_waiters.unpark_all()
         self.dispatch.notify(StatusChanged, "idle")
         replay = self.latched()
         self.latch.clear()
@@ -287,6 +290,7 @@ class Driver:
             self._become_idle()
         if self.parent is not None:
             self.parent.children.pop(self, None)
+        self.idle_waiters.unpark_all()
         self.agent.forget()
         self.dispatch.notify(AgentDisposed)
         self.dispatch.own.clear()
@@ -364,8 +368,7 @@ class Driver:
     def note_discarded(self, messages: tuple[UserMessage, ...]) -> None:
         """Notify `agent/inbox/discarded` and release who waits for an outcome."""
         self.dispatch.notify(InboxDiscarded, messages)
-        self.outcomes_changed.set()
-        self.outcomes_changed = trio.Event()
+        self.outcome_waiters.unpark_all()
 
     @property
     def stopping_since(self) -> float | None:
@@ -380,4 +383,5 @@ class Driver:
         self.dispatch.notify(AgentStuck, self.work.blockers())
 
     def _publish(self, event: SessionEvent) -> None:
-        self.dispatch.notify(Appended, event)
+        if self.dispatch.listeners(Appended):
+            self.dispatch.notify(Appended, event)

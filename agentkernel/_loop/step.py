@@ -172,7 +172,8 @@ class Step:
             log.commit(StepStarted(turn.number, self.number))
             for message in messages:
                 log.commit(MessageEntered(message))
-            settle_claim(log, tuple(log.fold.inbox.claimed), "consumed")
+            if log.fold.inbox.claimed:
+                settle_claim(log, tuple(log.fold.inbox.claimed), "consumed")
         turn.check()
 
     def _build(self, system: str) -> tuple[ModelRequest, dict[str, Tool]]:

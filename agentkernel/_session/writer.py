@@ -21,7 +21,7 @@ from typing import Final, final
 import trio
 
 from .._errors import SessionDisplacedError, StorageError
-from ..abc import Append, SessionStore
+from ..abc import Append, Claim, SessionStore
 from .log import Log
 
 __all__ = ["Writer"]
@@ -88,14 +88,37 @@ class Writer:
 
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        if log.durable_seq < seq:
-            if self.store.waits or self._failed:
-                await self._wait_durable(log, seq)
-            else:
-                await self._write([log])
-        if log.durable_seq < seq:
-            raise self._reason(log)
-        await trio.lowlevel.cancel_shielded_checkpoint()
+        if log.durable_seq >= seq:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        elif self.immediate:
+            await self.write_now(log)
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        else:
+            await self._wait_durable(log, seq)
+            if log.durable_seq < seq:
+                raise self._reason(log)
+
+    @property
+    def immediate(self) -> bool:
+        """Whether a write needs no waiting: the store never does, and has not failed."""
+        return not self.store.waits and not self._failed
+
+    async def write_now(self, log: Log) -> None:
+        """Write a log's events to a store that never waits.
+
+        Not a checkpoint.
+
+        Cancellation:
+          Cannot be cancelled: it never waits.
+
+        Raises:
+          StorageError: if the store failed.
+
+        """
+        if log.durable_seq < log.last_seq:
+            await self._write([log])
+            if log.durable_seq < log.last_seq:
+                raise self._reason(log)
 
     async def run(self) -> None:
         """Write whenever kicked, for ever; the kernel cancels it when all is closed.
@@ -146,9 +169,10 @@ class Writer:
         if not batch:
             self._settle()
             return
-        self.writing_since = trio.current_time()
-        if self.store.waits and self.on_write is not None:
-            self.on_write()
+        if self.store.waits:
+            self.writing_since = trio.current_time()
+            if self.on_write is not None:
+                self.on_write()
         try:
             failure = await self._try(batch, owners)
             if failure is not None:
@@ -165,8 +189,7 @@ class Writer:
         """Write one batch; on success mark its events durable."""
         lost: set[str] = set()
         try:
-            with trio.CancelScope(shield=True):
-                lost = {c.session_id for c in await self.store.write(batch)}
+            lost = {claim.session_id for claim in await self._shielded(batch)}
         except StorageError as error:
             return error
         except Exception as error:  # a store may be anybody's
@@ -182,6 +205,20 @@ class Writer:
                 if log.on_recovered is not None:
                     log.on_recovered()
         return None
+
+    async def _shielded(self, batch: list[Append]) -> Sequence[Claim]:
+        """Have the store write, whatever becomes of who asked for it.
+
+        A checkpoint only if the store waits.
+
+        Cancellation:
+          Shielded: a write that has begun is finished.
+
+        """
+        if not self.store.waits:
+            return await self.store.write(batch)
+        with trio.CancelScope(shield=True):
+            return await self.store.write(batch)
 
     def _fail(self, log: Log, failure: StorageError) -> None:
         """Note a failure; the first of an outage is reported."""
