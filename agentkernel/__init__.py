@@ -166,7 +166,11 @@ from .abc import (
     ToolInvocation as ToolInvocation,
     ToolOutput as ToolOutput,
 )
-from .stores import MemoryStore as MemoryStore
+from .stores import (
+    JsonlStore as JsonlStore,
+    MemoryStore as MemoryStore,
+    SqliteStore as SqliteStore,
+)
 
 _fix(__name__, globals())
 del _fix

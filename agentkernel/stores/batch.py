@@ -1,4 +1,4 @@
-"""What every store does to a batch before it writes it."""
+"""What every store does to its input before it touches anything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,26 @@ from collections.abc import Sequence
 
 from agentkernel import SessionEvent, StorageError
 
-__all__ = ["new_events"]
+__all__ = ["MAX_ID_LENGTH", "check_session_id", "new_events"]
+
+MAX_ID_LENGTH = 200
+
+
+def check_session_id(session_id: str) -> None:
+    """Refuse what no store keeps as a session's id. Not a checkpoint.
+
+    Raises:
+      StorageError: if it is empty, longer than 200 characters, or not Unicode text.
+
+    """
+    try:
+        session_id.encode()
+    except UnicodeEncodeError:
+        raise StorageError(f"session id {session_id!r} is not Unicode text") from None
+    if not 1 <= len(session_id) <= MAX_ID_LENGTH:
+        raise StorageError(
+            f"a session id has 1 to {MAX_ID_LENGTH} characters, not {len(session_id)}"
+        )
 
 
 def new_events(
