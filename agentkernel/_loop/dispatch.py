@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, final
 
-from .payload import ErrorReported, Notification, Serial, Waterfall
+from .payload import Appended, ErrorReported, Notification, Serial, Waterfall
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -109,6 +109,10 @@ class Dispatcher:
         self._own = own.by_event
         # Told of every contained failure; the kernel's strict mode collects them.
         self._on_contained = on_contained
+
+    def hears_appended(self) -> bool:
+        """Whether anybody listens to the log; asked for every event of it."""
+        return Appended in self._own or Appended in self._kernel
 
     def listeners(self, event: type) -> tuple[_Registration, ...]:
         """List everybody who listens to an event, outermost first."""

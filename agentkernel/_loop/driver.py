@@ -111,6 +111,7 @@ class Driver:
             agent, self.commons.listeners, Listeners(), self.commons.contain
         )
         self.log.publish = self._publish
+        self.log.audience = self.dispatch.hears_appended
         self.log.on_recovered = self._recovered
 
     # --- stopping
@@ -294,7 +295,7 @@ class Driver:
         self.agent.forget()
         self.dispatch.notify(AgentDisposed)
         self.dispatch.own.clear()
-        self.log.publish = None
+        self.log.audience = bool
         self._wakes.close()
         self._wake_receiver.close()
         self.gone.set()
@@ -383,5 +384,4 @@ class Driver:
         self.dispatch.notify(AgentStuck, self.work.blockers())
 
     def _publish(self, event: SessionEvent) -> None:
-        if self.dispatch.listeners(Appended):
-            self.dispatch.notify(Appended, event)
+        self.dispatch.notify(Appended, event)

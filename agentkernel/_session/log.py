@@ -36,7 +36,8 @@ class Log:
     """What has happened in one session, in memory and on its way to the store.
 
     Made by the kernel when it creates, resumes or forks; lives as long as the agent.
-    All methods belong to the kernel's Trio thread, and none is a checkpoint.
+    All methods belong to the kernel's Trio thread; those that are not async are no
+    checkpoints.
     """
 
     def __init__(self, claim: Claim, now: Callable[[], float]) -> None:
@@ -51,11 +52,15 @@ class Log:
         self.closed = False
         # Whether another kernel has taken the session over.
         self.displaced = False
-        # Set by the agent: who is told of each event, and of a store that is back.
-        self.publish: Callable[[SessionEvent], None] | None = None
+        # Set by the agent: who is told of each event, whether anybody listens (an
+        # event that is committed while nobody does is never delivered), and who is
+        # told of a store that is back.
+        self.publish: Callable[[SessionEvent], None] = _nobody
+        self.audience: Callable[[], bool] = bool
         self.on_recovered: Callable[[], None] | None = None
-        # Where subscriptions wait for something new.
+        # Where subscriptions wait for something new, and whether any does.
         self.readers = ParkingLot()
+        self.has_readers = False
         # While entered, facts are committed and their delivery waits.
         self.holding = _Holding(self)
         self.hold_depth = 0
@@ -89,10 +94,10 @@ class Log:
         seq = self.last_seq = self.last_seq + 1
         event = SessionEvent(seq, self.now(), fact, type(fact) is Extension)
         self.tail.append(event)
-        if self.publish is not None:
+        if self.audience():
             self.undelivered.append(event)
-        if self.readers:
-            self.readers.unpark_all()
+        if self.has_readers:
+            self.wake_readers()
         return seq
 
     def deliver(self) -> None:
@@ -103,8 +108,7 @@ class Log:
         try:
             while self.undelivered and not self.hold_depth:
                 event = self.undelivered.popleft()
-                if self.publish is not None:
-                    self.publish(event)
+                self.publish(event)
         finally:
             self._delivering = False
 
@@ -126,8 +130,7 @@ class Log:
     def mark_durable(self, seq: int) -> None:
         """Note that the store has everything up to `seq`; forget what is old."""
         self.durable_seq = max(self.durable_seq, seq)
-        if self.readers:
-            self.readers.unpark_all()
+        self.wake_readers()
         if len(self.tail) >= 2 * TAIL:
             surplus = min(len(self.tail) - TAIL, self.durable_seq + 1 - self.tail_start)
             del self.tail[:surplus]
@@ -136,7 +139,25 @@ class Log:
     def close(self) -> None:
         """End the log: readers come to their end, appends are refused."""
         self.closed = True
-        self.readers.unpark_all()
+        self.wake_readers()
+
+    def wake_readers(self) -> None:
+        """Have every subscription that waits look again."""
+        if self.has_readers:
+            self.has_readers = False
+            self.readers.unpark_all()
+
+    async def wait_for_more(self) -> None:
+        """Wait, as a subscription does, until something has changed.
+
+        Always a checkpoint.
+
+        Cancellation:
+          The wait ends.
+
+        """
+        self.has_readers = True
+        await self.readers.park()
 
 
 class _Holding:
@@ -160,3 +181,7 @@ class _Holding:
         log.hold_depth -= 1
         if log.undelivered and not log.hold_depth:
             log.deliver()
+
+
+def _nobody(event: SessionEvent) -> None:
+    """Stand in for an audience until there is one."""

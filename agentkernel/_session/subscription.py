@@ -124,7 +124,7 @@ class Subscription:
                 if not self._follow or self._log.closed:
                     await trio.lowlevel.checkpoint()
                     raise StopAsyncIteration
-                await self._log.readers.park()
+                await self._log.wait_for_more()
                 waited = True
                 continue
             await self._fill()

@@ -115,10 +115,12 @@ class Writer:
           StorageError: if the store failed.
 
         """
+        if log.durable_seq < log.last_seq and not log.displaced:
+            failure = await self._try([Append(log.claim, log.unflushed())], [log])
+            if failure is not None:
+                self._fail(log, failure)
         if log.durable_seq < log.last_seq:
-            await self._write([log])
-            if log.durable_seq < log.last_seq:
-                raise self._reason(log)
+            raise self._reason(log)
 
     async def run(self) -> None:
         """Write whenever kicked, for ever; the kernel cancels it when all is closed.
@@ -200,7 +202,7 @@ class Writer:
                 self._displace(log)
                 continue
             log.mark_durable(append.events[-1].seq)
-            if self._failed.pop(log, None) is not None:
+            if self._failed and self._failed.pop(log, None) is not None:
                 logger.warning("session %s can be written again", log.id)
                 if log.on_recovered is not None:
                     log.on_recovered()
