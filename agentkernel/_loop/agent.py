@@ -18,7 +18,7 @@ from .._signal import USER, CancelCause, TurnSignal
 from .ask import Reply
 from .dispatch import Listener
 from .driver import Driver
-from .inbox import Inbox, MessageLike
+from .inbox import Inbox, MessageLike, as_message
 from .maintenance import maintain
 from .options import AgentOptions
 from .payload import Blocker, Notification, Serial, Status, Waterfall
@@ -144,6 +144,36 @@ class Agent:
         Not a checkpoint. Raises as `followup`.
         """
         return accept(self._driver, message, "next_step", verb="inject", passive=True)
+
+    def notice(self, message: MessageLike) -> Sent:
+        """Tell the agent a fact: that a job or a child has ended, say.
+
+        It joins the next step of a busy agent and wakes an idle one; a broad cancel
+        keeps it, parked. Not a checkpoint. Raises as `followup`.
+        """
+        driver = self._driver
+        body = as_message(message, driver.commons.make_id, passive=False)
+        body = msgspec.structs.replace(body, kind="notice")
+        return accept(driver, body, "next_step", verb="notice")
+
+    def start_soon(
+        self, fn: Callable[[], Awaitable[object]], /, *, name: str | None = None
+    ) -> None:
+        """Start a task that belongs to the agent and outlives its turns.
+
+        It is cancelled and joined when the agent is disposed of, before the session
+        closes; a stop of a turn does not touch it. What it raises is reported as
+        `agent/error`. Not a checkpoint.
+
+        Raises:
+          AgentDisposedError: if the agent's disposal has begun.
+
+        """
+        driver = self._driver
+        driver.refuse_if_closed("start_soon")
+        if driver.lifecycle != "live":
+            raise AgentDisposedError(self.id)
+        driver.background.start(fn, name or getattr(fn, "__qualname__", repr(fn)))
 
     def wake(self) -> bool:
         """Drain what is parked, from the front. Not a checkpoint.

@@ -30,6 +30,7 @@ from .._messages import UserMessage
 from .._session.events import Ending, Queue, SessionEvent
 from .._session.log import Log
 from .._signal import StopKind
+from .background import Background
 from .cancellation import TurnCancellation
 from .commons import Commons
 from .dispatch import Dispatcher, Listeners, initiator
@@ -78,6 +79,7 @@ class Driver:
         if parent is not None:
             parent.children[self] = None
         self.work = Work()
+        self.background = Background(self)
         self.models = ModelRegistry(commons.models)
         self.tools = ToolRegistry(commons.tools)
         self.prompt = Prompt(commons.prompt)
@@ -269,7 +271,7 @@ class Driver:
             self.start()
 
     async def _finish(self) -> None:
-        """Wait for children, close the session, leave: the end of the agent.
+        """Wait for children and tasks, close the session, leave: the agent's end.
 
         Always a checkpoint.
 
@@ -279,7 +281,9 @@ class Driver:
         """
         self.begin_disposal()
         for child in tuple(self.children):
-            await child.gone.wait()
+            with self.work.doing("child", child.log.id):
+                await child.gone.wait()
+        await self.background.end()
         put_back(self.log)
         try:
             with self.work.doing("flush", self.log.id):

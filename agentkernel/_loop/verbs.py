@@ -163,6 +163,6 @@ def _can_cancel(driver: Driver, *, keep_inbox: bool) -> bool:
     inbox = driver.log.fold.inbox
     if driver.holder is not None and driver.holder.reason is None:
         return True
-    if not keep_inbox and (inbox.pending_ids or inbox.claimed):
+    if not keep_inbox and inbox.has_droppable:
         return True
     return (driver.wanted or driver.latched()) and inbox.has_work

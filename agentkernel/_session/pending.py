@@ -42,6 +42,13 @@ class InboxFold:
         return bool(self.next_turn) or (bool(self.next_step) and self.owes_step)
 
     @property
+    def has_droppable(self) -> bool:
+        """Whether there is input that a broad cancel drops: all but notices."""
+        claimed = (message for _, message in self.claimed.values())
+        messages = (*claimed, *self.next_step, *self.next_turn)
+        return any(message.kind != "notice" for message in messages)
+
+    @property
     def pending_ids(self) -> tuple[str, ...]:
         """The ids of both queues, in the order in which they would be claimed."""
         return tuple(m.id for m in (*self.next_step, *self.next_turn))

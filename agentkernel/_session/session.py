@@ -11,7 +11,7 @@ from typing import final
 
 import trio
 
-from .events import BRIDGE_FACTS, Fact, SessionEvent, SessionHeader
+from .events import BRIDGE_FACTS, ApprovalAsked, Fact, SessionEvent, SessionHeader
 from .fold import MessageRecord
 from .history import MessageView
 from .log import TAIL, Log
@@ -82,6 +82,11 @@ class Session:
     def record(self, message_id: str) -> MessageRecord | None:
         """Look up what became of a message so far; None if it is not known."""
         return self._log.fold.messages.get(message_id)
+
+    @property
+    def open_approvals(self) -> tuple[ApprovalAsked, ...]:
+        """The questions that nobody has decided yet, in the order of asking."""
+        return tuple(self._log.fold.open_approvals.values())
 
     def append(self, fact: Fact) -> int:
         """Append a fact that belongs to a bridge, and deliver it.
