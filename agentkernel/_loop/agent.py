@@ -229,16 +229,17 @@ class Agent:
         driver = self._driver
         driver.refuse_own_turn("when_idle")
         waited = False
-        while not driver.gone.is_set():
-            if driver.lifecycle != "live":
-                await driver.gone.wait()
-            elif driver.status == "running":
+        while True:
+            if driver.status == "running" and driver.lifecycle == "live":
                 await driver.idle_waiters.park()
+            elif driver.lifecycle != "live" and not driver.gone.is_set():
+                await driver.gone.wait()
+            elif waited:
+                return
             else:
-                break
+                # Asked again afterwards: somebody may send during this checkpoint.
+                await trio.lowlevel.checkpoint()
             waited = True
-        if not waited:
-            await trio.lowlevel.checkpoint()
 
     async def outcome(self, message_id: str) -> Outcome:
         """Wait until it is final what became of a message.
