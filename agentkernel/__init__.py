@@ -60,6 +60,7 @@ from ._loop.payload import (
     InboxClaimed as InboxClaimed,
     InboxDiscarded as InboxDiscarded,
     InboxInserted as InboxInserted,
+    Next as Next,
     Notification as Notification,
     PostExecute as PostExecute,
     PreExecute as PreExecute,

@@ -11,6 +11,7 @@ The classes are also the names under which listeners are registered:
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -45,6 +46,7 @@ __all__ = [
     "InboxClaimed",
     "InboxDiscarded",
     "InboxInserted",
+    "Next",
     "Notification",
     "PostExecute",
     "PreExecute",
@@ -65,6 +67,8 @@ P = TypeVar("P")
 D = TypeVar("D")
 
 Status: TypeAlias = Literal["idle", "running"]
+# What a waterfall's listener calls to have the rest of it decide.
+Next: TypeAlias = Callable[[P], Awaitable[D]]
 
 
 class Notification(msgspec.Struct, Generic[P], frozen=True, eq=False):
