@@ -269,6 +269,9 @@ class Writer:
         """
         try:
             await self.flush(log, log.last_seq)
+            while log.durable_seq < log.last_seq:
+                # Accepted during the checkpoint that a flush ends with.
+                await self.flush(log, log.last_seq)
         finally:
             with trio.CancelScope(shield=True):
                 log.close()
