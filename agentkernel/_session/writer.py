@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 0.1
 _MAX_DELAY: Final = 5.0
+_GATHER_PASSES: Final = 3
 # How many events may be in memory alone before a kick of their own.
 _KICK_EVENTS: Final = 64
 
@@ -54,6 +55,8 @@ class Writer:
         # Sessions that may have events to write, in the order of their first kick.
         self._dirty: dict[Log, None] = {}
         self._kicked = trio.Event()
+        # Whether somebody waits for the next write.
+        self._urgent = False
         # Replaced whenever a write has ended: what flushes wait for.
         self._settled = trio.Event()
         # Sessions whose last write failed, with the failure.
@@ -140,15 +143,34 @@ class Writer:
             else:
                 delay = _FIRST_DELAY
                 await self._kicked.wait()
+            await self._gather()
             self._kicked = trio.Event()
+            self._urgent = False
             logs = dict.fromkeys([*self._failed, *self._dirty])
             self._dirty.clear()
             await self._write([*logs])
 
+    async def _gather(self) -> None:
+        """Let a few passes of the scheduler go by, unless somebody waits.
+
+        What a task appends without waiting for anything then joins one write.
+
+        A checkpoint unless somebody waits.
+
+        Cancellation:
+          Passes through.
+
+        """
+        for _ in range(_GATHER_PASSES):
+            if self._urgent:
+                return
+            await trio.lowlevel.checkpoint()
+
     async def _wait_durable(self, log: Log, seq: int) -> None:
         """Wait for writes until `seq` is durable or one that had it has failed."""
         while log.durable_seq < seq and not log.displaced:
-            self.kick(log)
+            self._urgent = True
+            self._dirty[log] = None
             self._kicked.set()
             joined = self.writing_since is None
             settled, failures = self._settled, self._failures
