@@ -9,10 +9,11 @@ works; it looks at what comes out and at what is left.
 from __future__ import annotations
 
 import gc
+import sys
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import trio
 import trio.testing
@@ -31,11 +32,9 @@ from agentkernel import (
     UserMessage,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 __all__ = ["check_model"]
 
+_ALL = sys.maxsize
 _MOST_STEPS = 2000
 # How many scheduling rounds a task that has been cancelled may take to end.
 _TASK_ROUNDS = 1000
@@ -135,8 +134,9 @@ class _ModelCheck:
     async def cancelled_at_every_step(self) -> None:
         """Cancel an answer at its first, second, … task step."""
         for step in range(1, _MOST_STEPS):
-            with trio.CancelScope() as scope:
-                cancel = _CancelAtStep(trio.lowlevel.current_task(), scope, step)
+            scope = trio.CancelScope()
+            cancel = _CancelAtStep(trio.lowlevel.current_task(), scope, step)
+            with scope:
                 trio.lowlevel.add_instrument(cancel)
                 try:
                     await self._guarded(f"a cancel at task step {step}", self._read)
@@ -154,7 +154,7 @@ class _ModelCheck:
                 nursery.start_soon(self._guarded, "one of two answers", self._read)
         await self._settle("two answers at once")
 
-    async def _read(self, most: int | None = None) -> list[Chunk]:
+    async def _read(self, most: int = _ALL) -> list[Chunk]:
         """Read an answer, or so much of it."""
         chunks: list[Chunk] = []
         async with self._model.stream(self._request) as answer:
@@ -165,36 +165,40 @@ class _ModelCheck:
         return chunks
 
     async def _fail_after(self, count: int) -> list[Chunk]:
+        """Raise inside the block, and see what comes out of it."""
+        await trio.lowlevel.checkpoint()
         mine = _MineError()
-        chunks: list[Chunk] = []
+        came: BaseException | None = None
         try:
-            async with self._model.stream(self._request) as answer:
-                if not count:
+            await self._raise_after(count, mine)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is reported
+            came = error
+        _require(came is mine, f"an error raised inside the block came out as {came!r}")
+        return []
+
+    async def _raise_after(self, count: int, mine: _MineError) -> None:
+        seen = 0
+        async with self._model.stream(self._request) as answer:
+            if not count:
+                raise mine
+            async for _ in answer:
+                seen += 1
+                if seen == count:
                     raise mine
-                async for chunk in answer:
-                    chunks.append(chunk)
-                    if len(chunks) == count:
-                        raise mine
-        except Exception as error:
-            _require(
-                error is mine,
-                f"an error raised inside the block came out as {error!r}",
-            )
-            return chunks
-        raise AssertionError("an error raised inside the block did not come out")
 
     async def _guarded(
         self,
         what: str,
-        fn: Callable[..., Awaitable[list[Chunk]]],
-        *args: int,
+        fn: Callable[[int], Awaitable[list[Chunk]]],
+        count: int = _ALL,
     ) -> list[Chunk]:
         """Run one reading; it must neither hang nor raise."""
+        await trio.lowlevel.checkpoint()
         nurseries = len(trio.lowlevel.current_task().child_nurseries)
         chunks: list[Chunk] | None = None
         with trio.move_on_after(self._hang_after):
             try:
-                chunks = await fn(*args)
+                chunks = await fn(count)
             except AssertionError:
                 raise
             except Exception as error:
@@ -219,9 +223,9 @@ class _ModelCheck:
         chunks = await self._guarded(f"the answer after {what}", self._read)
         _check_grammar(chunks)
 
-
     async def _wait_tasks(self, what: str) -> None:
         """Make sure that no more tasks are alive than after the first answer."""
+        await trio.lowlevel.checkpoint()
         living = 0
         for _ in range(_TASK_ROUNDS):
             await trio.lowlevel.checkpoint()
@@ -259,7 +263,7 @@ class _CancelAtStep(trio.abc.Instrument):
 
 
 @contextmanager
-def _no_leftovers(check: _ModelCheck) -> Iterator[None]:
+def _no_leftovers(check: _ModelCheck) -> Generator[None, None, None]:
     """Collect the warnings about what nobody closed, while the check runs."""
     previous = warnings.showwarning
 
@@ -281,10 +285,14 @@ def _no_leftovers(check: _ModelCheck) -> Iterator[None]:
         gc.collect()
 
 
+def _check_types(items: Sequence[object]) -> None:
+    for item in items:
+        _require(isinstance(item, _CHUNKS), f"{item!r} is not a chunk")
+
+
 def _check_grammar(chunks: Sequence[Chunk]) -> None:
     """Check one whole answer against the grammar of chunks."""
-    for chunk in chunks:
-        _require(isinstance(chunk, _CHUNKS), f"{chunk!r} is not a chunk")
+    _check_types(chunks)
     ends = [n for n, chunk in enumerate(chunks) if isinstance(chunk, FinishChunk)]
     _require(len(ends) == 1, f"an answer finished {len(ends)} times instead of once")
     after = chunks[ends[0] + 1 :]

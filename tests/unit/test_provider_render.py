@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import hypothesis
 import hypothesis.strategies as st
+import msgspec
 import pytest
 
 from agentkernel import (
@@ -67,25 +68,19 @@ def ask(*messages: Message, **fields: object) -> ModelRequest:
 
 
 def body_of(body: JsonObject) -> dict[str, object]:
-    value = json.loads(encode(body))
-    assert isinstance(value, dict)
-    return value
+    return msgspec.json.decode(encode(body), type=dict[str, object])
 
 
 def chat(
     *messages: Message, dialect: OpenAIDialect | None = None, **fields: object
 ) -> Wire:
     body = render_openai(ask(*messages, **fields), "m", dialect or OpenAIDialect())
-    wire = body_of(body)["messages"]
-    assert isinstance(wire, list)
-    return wire
+    return msgspec.convert(body_of(body)["messages"], Wire)
 
 
 def claude(*messages: Message, **fields: object) -> Wire:
     body = render_anthropic(ask(*messages, **fields), "m", max_tokens=100)
-    wire = body_of(body)["messages"]
-    assert isinstance(wire, list)
-    return wire
+    return msgspec.convert(body_of(body)["messages"], Wire)
 
 
 def text(text: str) -> dict[str, object]:
@@ -176,9 +171,7 @@ def test_blank_text_beside_a_call_is_left_out_and_the_call_kept() -> None:
 
 
 def blocks(message: dict[str, object]) -> Wire:
-    content = message["content"]
-    assert isinstance(content, list)
-    return content
+    return msgspec.convert(message["content"], Wire)
 
 
 @pytest.mark.case("PART-05")
@@ -457,8 +450,7 @@ def check_chat(wire: Wire) -> None:
             continue
         assert not owed
         assert message["content"] or message.get("tool_calls")
-        calls = message.get("tool_calls", [])
-        assert isinstance(calls, list)
+        calls = msgspec.convert(message.get("tool_calls", []), Wire)
         owed = [c["id"] for c in calls]
     assert not owed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import pytest
 
@@ -45,6 +45,12 @@ from tests.integration.providers.transcripts import (
 HIDDEN = Secrets(("sk-secret",))
 
 
+class Reader(Protocol):
+    """Reads the parts of one stream."""
+
+    def __call__(self, *parts: bytes) -> list[Chunk]: ...
+
+
 def run(decoder: Decoder, *parts: bytes) -> list[Chunk]:
     sse = SseDecoder()
     chunks: list[Chunk] = []
@@ -64,7 +70,7 @@ def anthropic(*parts: bytes) -> list[Chunk]:
     return run(AnthropicDecoder({}, HIDDEN), *parts)
 
 
-def failure(fn: Callable[..., list[Chunk]], *parts: bytes) -> ModelError:
+def failure(fn: Reader, *parts: bytes) -> ModelError:
     with pytest.raises(ModelError) as caught:
         fn(*parts)
     return caught.value
@@ -106,7 +112,7 @@ RICH_MESSAGE = b"".join(
     ("read", "raw"), [(openai, RICH_CHAT), (anthropic, RICH_MESSAGE)]
 )
 def test_an_answer_is_the_same_however_its_bytes_are_cut(
-    read: Callable[..., list[Chunk]], raw: bytes
+    read: Reader, raw: bytes
 ) -> None:
     """SSE-01, SSE-06: the network cuts where it likes."""
     whole = read(raw)
@@ -188,9 +194,7 @@ def test_an_answer_of_nothing_is_an_error_of_its_own() -> None:
         (anthropic, message_start() + text_block(0, "half") + message_delta()[:-1]),
     ],
 )
-def test_an_answer_without_a_reason_was_cut(
-    read: Callable[..., list[Chunk]], raw: bytes
-) -> None:
+def test_an_answer_without_a_reason_was_cut(read: Reader, raw: bytes) -> None:
     """PROV-07: half an answer that passes for a whole one stops an agent half way."""
     error = failure(read, raw)
     assert (error.code, error.retryable) == ("truncated", True)

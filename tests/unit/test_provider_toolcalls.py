@@ -80,7 +80,7 @@ def test_whole_calls_without_any_id_or_index_stay_apart() -> None:
 @pytest.mark.case("PROV-02")
 @pytest.mark.parametrize("named_again", [False, True])
 def test_a_new_id_opens_a_call_and_a_known_id_wins_over_the_index(
-    named_again: bool,
+    *, named_again: bool
 ) -> None:
     """PROV-02: two calls announced under index 0 must not be glued together."""
     f, g = ("f", "g") if named_again else ("", "")

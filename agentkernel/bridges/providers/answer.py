@@ -27,6 +27,8 @@ __all__ = ["Answer", "Decoder", "idle_failure"]
 
 # How long usage may still come after the answer itself is whole.
 _AFTERMATH_SECONDS = 5.0
+# How long the end of a body may take that holds nothing more.
+_REST_SECONDS = 0.25
 _ERROR_BODY_SECONDS = 5.0
 _ERROR_BODY_BYTES = 64 * 1024
 _NO_STREAM = frozenset({"application/json", "application/problem+json", "text/html"})
@@ -64,6 +66,8 @@ class Answer:
         decoder: Decoder,
         secrets: Secrets,
         idle_seconds: float,
+        *,
+        is_shared: bool,
     ) -> None:
         self._response = response
         self._decoder = decoder
@@ -75,6 +79,9 @@ class Answer:
         self._chunks: deque[Chunk] = deque()
         # No further chunk comes: the answer has ended, or failed, or was closed.
         self._over = False
+        # The answer is whole, and the connection may serve another if its body ends.
+        self._is_reusable = False
+        self._is_shared = is_shared
 
     def __aiter__(self) -> Answer:
         return self
@@ -112,6 +119,8 @@ class Answer:
                 raise
         if self._chunks:
             return self._chunks.popleft()
+        if self._is_reusable:
+            await self._end_body()
         raise StopAsyncIteration
 
     async def refusal(self) -> ModelError:
@@ -146,6 +155,7 @@ class Answer:
 
         """
         self._over = True
+        self._is_reusable = False
         # Only the innermost read can unwind all generators around it in order, so
         # it is cancelled there; what had arrived before is passed over.
         with trio.CancelScope(shield=True) as scope:
@@ -168,6 +178,17 @@ class Answer:
             except (StopAsyncIteration, httpx2.HTTPError):
                 pass
         return body[:_ERROR_BODY_BYTES].decode("utf-8", "replace")
+
+    async def _end_body(self) -> None:
+        """Read what follows the answer: mostly nothing, and the end of the body."""
+        self._is_reusable = False
+        with trio.move_on_after(_REST_SECONDS):
+            await trio.lowlevel.checkpoint()
+            try:
+                while True:
+                    await anext(self._bytes)
+            except (StopAsyncIteration, httpx2.HTTPError):
+                pass
 
     async def _fill(self) -> None:
         """Read on until there is a chunk, or the answer is over."""
@@ -199,6 +220,7 @@ class Answer:
     def _end(self) -> None:
         self._chunks.extend(self._decoder.end())
         self._over = True
+        self._is_reusable = self._is_shared
 
     async def _read(self) -> None:  # noqa: ASYNC910  # the read is the checkpoint
         """Wait for more bytes, or for the end of the stream."""

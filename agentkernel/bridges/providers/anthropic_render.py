@@ -63,9 +63,10 @@ def render_anthropic(
     messages = _messages(request)
     if not messages:
         raise ModelError("there is nothing to send", code="invalid-request")
+    limit = max_tokens if options.max_tokens is None else options.max_tokens
     body: dict[str, JsonValue] = {
         "model": model,
-        "max_tokens": options.max_tokens or max_tokens,
+        "max_tokens": limit,
         "messages": messages,
         "stream": True,
     }

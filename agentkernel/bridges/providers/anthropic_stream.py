@@ -44,11 +44,16 @@ _REASONS: Mapping[str, FinishReason] = {
 }
 
 
+class _OutputDetails(msgspec.Struct, frozen=True):
+    thinking_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct, frozen=True):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+    output_tokens_details: _OutputDetails | None = None
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -194,7 +199,8 @@ class AnthropicDecoder:
         """Keep what is known: later numbers replace earlier ones, None does not."""
         if usage is None:
             return []
-        known = self._usage
+        known, details = self._usage, usage.output_tokens_details
+        thinking = details.thinking_tokens if details else None
         self._usage = Usage(
             input_tokens=_or(usage.input_tokens, known.input_tokens),
             output_tokens=_or(usage.output_tokens, known.output_tokens),
@@ -204,6 +210,7 @@ class AnthropicDecoder:
             cache_write_tokens=_or(
                 usage.cache_creation_input_tokens, known.cache_write_tokens
             ),
+            reasoning_tokens=_or(thinking, known.reasoning_tokens),
         )
         return [UsageChunk(self._usage)]
 

@@ -130,7 +130,9 @@ def client_failure(
     error: httpx2.HTTPError | httpx2.InvalidURL, secrets: Secrets, *, streaming: bool
 ) -> ModelError:
     """Describe what the HTTP client raised, before or while the answer came."""
-    text = secrets.excerpt(str(error)) or type(error).__name__
+    chain = _chain(error)
+    words = next((str(link) for link in chain if str(link)), type(error).__name__)
+    text = secrets.excerpt(words)
     if isinstance(
         error,
         httpx2.InvalidURL | httpx2.UnsupportedProtocol | httpx2.LocalProtocolError,
@@ -149,7 +151,8 @@ def client_failure(
     return ModelError(
         f"no connection to the provider: {text}",
         code="connection",
-        retryable=not _distrusted(error),
+        # A certificate that was refused does not get better by trying again.
+        retryable=not any(isinstance(e, ssl.SSLCertVerificationError) for e in chain),
     )
 
 
@@ -234,10 +237,10 @@ def _by_status(status: int) -> tuple[str, bool]:
     return "invalid-request", False
 
 
-def _distrusted(error: BaseException | None) -> bool:
-    """Whether a certificate was refused: that does not get better by trying."""
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return True
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """Give an exception and those behind it, the outermost first."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
         error = error.__cause__ or error.__context__
-    return False
+    return chain

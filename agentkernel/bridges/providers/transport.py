@@ -141,7 +141,13 @@ class Endpoint:
         decoder = new_decoder(secrets)
         async with self._lend_client() as client:
             response = await self._send(client, headers, content, secrets)
-            answer = Answer(response, decoder, secrets, self._idle_seconds)
+            answer = Answer(
+                response,
+                decoder,
+                secrets,
+                self._idle_seconds,
+                is_shared=client in {self._client, self._pool},
+            )
             try:
                 if not answer.is_stream:
                     raise await answer.refusal()

@@ -7,7 +7,6 @@ server counts open connections and keeps every request.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeAlias, final
@@ -26,9 +25,7 @@ class Received(msgspec.Struct, frozen=True):
 
     @property
     def parsed(self) -> dict[str, object]:
-        value = json.loads(self.body)
-        assert isinstance(value, dict)
-        return value
+        return msgspec.json.decode(self.body, type=dict[str, object])
 
 
 @final
@@ -158,7 +155,7 @@ async def _receive(stream: trio.SocketStream) -> Received | None:
         raw += more
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {}
+    headers: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import httpx2
 import pytest
 
-from agentkernel import Model, TextChunk
-from agentkernel.bridges.providers import AnthropicModel, OpenAIModel
+from agentkernel import TextChunk
 from agentkernel.testing.model_check import check_model
 from tests.integration.providers.server import Exchange, open_server
-from tests.integration.providers.transcripts import chat, messages, read, text_of
+from tests.integration.providers.transcripts import (
+    MAKERS,
+    chat,
+    messages,
+    read,
+    text_of,
+)
 
 ANSWERS = {"openai": chat("Hel", "lo", "!"), "anthropic": messages("Hel", "lo", "!")}
-Maker = Callable[..., Model]
-MAKERS: dict[str, Maker] = {"openai": OpenAIModel, "anthropic": AnthropicModel}
 
 
 @pytest.mark.case("CONC-02", "CAN-14")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import httpx2
 
 from agentkernel import (
     Chunk,
@@ -14,6 +17,7 @@ from agentkernel import (
     TextChunk,
     UserMessage,
 )
+from agentkernel.bridges.providers import AnthropicModel, ApiKey, OpenAIModel
 
 HELLO = ModelRequest(
     system="Be brief.", messages=(UserMessage("m1", (TextBlock("Hi"),)),)
@@ -76,7 +80,7 @@ def named(kind: str, **fields: object) -> bytes:
 
 def block(
     index: int,
-    content: dict[str, object],
+    content: Mapping[str, object],
     *deltas: dict[str, object],
     stop: bool = True,
 ) -> bytes:
@@ -98,7 +102,8 @@ def tool_block(index: int, call_id: str, name: str, *parts: str) -> bytes:
     deltas: list[dict[str, object]] = [
         {"type": "input_json_delta", "partial_json": part} for part in parts
     ]
-    start = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+    start: dict[str, object] = {"type": "tool_use", "id": call_id, "name": name}
+    start["input"] = dict[str, object]()
     return block(index, start, *deltas)
 
 
@@ -130,18 +135,37 @@ def messages(*texts: str, reason: str = "end_turn") -> bytes:
     return message_start() + text_block(0, *texts) + message_end(reason)
 
 
-_EMPTY = {
+_EMPTY: dict[str, object] = {
     "id": "msg_1",
     "type": "message",
     "role": "assistant",
     "model": "m",
-    "content": [],
+    "content": list[object](),
     "stop_reason": None,
     "stop_sequence": None,
 }
 
 
 # Reading.
+
+
+class Maker(Protocol):
+    """How both models are made in these tests."""
+
+    def __call__(
+        self,
+        model: str,
+        /,
+        *,
+        base_url: str = ...,
+        api_key: ApiKey = ...,
+        headers: Mapping[str, str] | None = ...,
+        client: httpx2.AsyncClient | None = ...,
+        idle_seconds: float = ...,
+    ) -> OpenAIModel | AnthropicModel: ...
+
+
+MAKERS: dict[str, Maker] = {"openai": OpenAIModel, "anthropic": AnthropicModel}
 
 
 async def read(model: Model, request: ModelRequest = HELLO) -> list[Chunk]:
