@@ -71,13 +71,15 @@ class Blob:
         return f"Blob(<{len(self.data)} bytes>)"
 
 
-class TextBlock(msgspec.Struct, frozen=True, tag="text"):
+class TextBlock(msgspec.Struct, frozen=True, gc=False, tag="text"):
     """Text."""
 
     text: str
 
 
-class ReasoningBlock(msgspec.Struct, frozen=True, tag="reasoning", omit_defaults=True):
+class ReasoningBlock(
+    msgspec.Struct, frozen=True, gc=False, tag="reasoning", omit_defaults=True
+):
     """What a model thought aloud.
 
     Attributes:
@@ -93,7 +95,9 @@ class ReasoningBlock(msgspec.Struct, frozen=True, tag="reasoning", omit_defaults
     data: str | None = None
 
 
-class BinaryBlock(msgspec.Struct, frozen=True, tag="binary", omit_defaults=True):
+class BinaryBlock(
+    msgspec.Struct, frozen=True, gc=False, tag="binary", omit_defaults=True
+):
     """An image, a sound or a file."""
 
     media_type: str
@@ -101,7 +105,9 @@ class BinaryBlock(msgspec.Struct, frozen=True, tag="binary", omit_defaults=True)
     name: str | None = None
 
 
-class ToolCall(msgspec.Struct, frozen=True, tag="tool-call", omit_defaults=True):
+class ToolCall(
+    msgspec.Struct, frozen=True, gc=False, tag="tool-call", omit_defaults=True
+):
     """A call that the model asks for.
 
     Attributes:
@@ -120,14 +126,16 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool-call", omit_defaults=True)
     problem: str | None = None
 
 
-class ToolFailure(msgspec.Struct, frozen=True):
+class ToolFailure(msgspec.Struct, frozen=True, gc=False):
     """Why a tool result is an error: a stable code and a text for the model."""
 
     code: str
     message: str
 
 
-class ToolResult(msgspec.Struct, frozen=True, tag="tool-result", omit_defaults=True):
+class ToolResult(
+    msgspec.Struct, frozen=True, gc=False, tag="tool-result", omit_defaults=True
+):
     """The one result of one call, as the model is shown it."""
 
     call_id: str
@@ -136,7 +144,9 @@ class ToolResult(msgspec.Struct, frozen=True, tag="tool-result", omit_defaults=T
     error: ToolFailure | None = None
 
 
-class UserMessage(msgspec.Struct, frozen=True, tag="user", omit_defaults=True):
+class UserMessage(
+    msgspec.Struct, frozen=True, gc=False, tag="user", omit_defaults=True
+):
     """What is said to the model from outside.
 
     Attributes:
@@ -160,7 +170,7 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user", omit_defaults=True):
 
 
 class AssistantMessage(
-    msgspec.Struct, frozen=True, tag="assistant", omit_defaults=True
+    msgspec.Struct, frozen=True, gc=False, tag="assistant", omit_defaults=True
 ):
     """What the model answered, in the order in which it said it."""
 
@@ -178,13 +188,13 @@ class AssistantMessage(
         return tuple(b for b in self.content if isinstance(b, ToolCall))
 
 
-class ToolResults(msgspec.Struct, frozen=True, tag="tool-results"):
+class ToolResults(msgspec.Struct, frozen=True, gc=False, tag="tool-results"):
     """The results of one assistant message, complete and in call order."""
 
     results: tuple[ToolResult, ...]
 
 
-class Note(msgspec.Struct, frozen=True, tag="note"):
+class Note(msgspec.Struct, frozen=True, gc=False, tag="note"):
     """A remark in the history that nobody said, such as that a turn was stopped."""
 
     text: str
@@ -193,7 +203,7 @@ class Note(msgspec.Struct, frozen=True, tag="note"):
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResults | Note
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens as the provider counted them; None is unknown, never zero."""
 
     input_tokens: int | None = None
@@ -203,7 +213,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning_tokens: int | None = None
 
 
-class ToolSpec(msgspec.Struct, frozen=True):
+class ToolSpec(msgspec.Struct, frozen=True, gc=False):
     """What a model is told about a tool; `parameters` is a JSON schema."""
 
     name: str
@@ -216,20 +226,20 @@ FinishReason: TypeAlias = Literal[
 ]
 
 
-class TextChunk(msgspec.Struct, frozen=True, tag="text"):
+class TextChunk(msgspec.Struct, frozen=True, gc=False, tag="text"):
     """More text of the answer."""
 
     text: str
 
 
-class ReasoningChunk(msgspec.Struct, frozen=True, tag="reasoning"):
+class ReasoningChunk(msgspec.Struct, frozen=True, gc=False, tag="reasoning"):
     """More reasoning."""
 
     text: str
 
 
 class ReasoningEndChunk(
-    msgspec.Struct, frozen=True, tag="reasoning-end", omit_defaults=True
+    msgspec.Struct, frozen=True, gc=False, tag="reasoning-end", omit_defaults=True
 ):
     """The reasoning block is complete, with the provider's seal if it gave one."""
 
@@ -237,7 +247,9 @@ class ReasoningEndChunk(
     data: str | None = None
 
 
-class ToolCallChunk(msgspec.Struct, frozen=True, tag="tool-call", omit_defaults=True):
+class ToolCallChunk(
+    msgspec.Struct, frozen=True, gc=False, tag="tool-call", omit_defaults=True
+):
     """One complete call, its arguments as the model wrote them.
 
     A provider yields it when the call is known to be complete; a call that the
@@ -250,13 +262,13 @@ class ToolCallChunk(msgspec.Struct, frozen=True, tag="tool-call", omit_defaults=
     truncated: bool = False
 
 
-class UsageChunk(msgspec.Struct, frozen=True, tag="usage"):
+class UsageChunk(msgspec.Struct, frozen=True, gc=False, tag="usage"):
     """The attempt's tokens so far; each replaces what the one before it knew."""
 
     usage: Usage
 
 
-class FinishChunk(msgspec.Struct, frozen=True, tag="finish"):
+class FinishChunk(msgspec.Struct, frozen=True, gc=False, tag="finish"):
     """The provider said that the answer ends here, and why.
 
     A stream that ends without one was cut, and its attempt has failed.

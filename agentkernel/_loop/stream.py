@@ -58,7 +58,7 @@ class Answer:
           ModelError: if the answer had ended before.
 
         """
-        if isinstance(chunk, TextChunk | ReasoningChunk):
+        if isinstance(chunk, (TextChunk, ReasoningChunk)):
             return self._show(_cleaned(chunk)) if chunk.text else None
         if isinstance(chunk, UsageChunk):
             self.usage = _newer(self.usage, chunk.usage)

@@ -7,6 +7,9 @@ name of a fact is its class's `TYPE`; the codec writes
 Which facts a session may hold is closed: the kernel appends its own, bridges append
 the `approval/…`, `hook/…` and `subagent/…` ones, and anything else travels as an
 `Extension`, which is always ignorable.
+
+Facts are values without cycles, so the collector need not look at them (`gc=False`):
+a long history costs it nothing.
 """
 
 from typing import ClassVar, Literal, TypeAlias
@@ -78,7 +81,7 @@ SpliceOutcome: TypeAlias = Literal[
 StreamedChunk: TypeAlias = TextChunk | ReasoningChunk | ReasoningEndChunk
 
 
-class Lineage(msgspec.Struct, frozen=True, omit_defaults=True):
+class Lineage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Where a session comes from.
 
     Attributes:
@@ -95,7 +98,7 @@ class Lineage(msgspec.Struct, frozen=True, omit_defaults=True):
     depth: int = 0
 
 
-class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
+class Ending(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How a turn ended. Only `error` and `blocked` say more than their kind."""
 
     kind: EndingKind
@@ -103,7 +106,7 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str | None = None
 
 
-class SessionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
+class SessionHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The first fact of a session: its format, its options, its lineage."""
 
     TYPE: ClassVar[str] = "session/header"
@@ -112,14 +115,14 @@ class SessionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     lineage: Lineage = Lineage()
 
 
-class TurnStarted(msgspec.Struct, frozen=True):
+class TurnStarted(msgspec.Struct, frozen=True, gc=False):
     """A turn was opened; input is claimed next. Turns are numbered from 1."""
 
     TYPE: ClassVar[str] = "turn/start"
     turn: int
 
 
-class TurnEnded(msgspec.Struct, frozen=True):
+class TurnEnded(msgspec.Struct, frozen=True, gc=False):
     """A turn has ended; nothing more of it follows."""
 
     TYPE: ClassVar[str] = "turn/end"
@@ -127,7 +130,7 @@ class TurnEnded(msgspec.Struct, frozen=True):
     reason: Ending
 
 
-class StepStarted(msgspec.Struct, frozen=True):
+class StepStarted(msgspec.Struct, frozen=True, gc=False):
     """A step was opened: its input follows. Steps are numbered from 1 in a turn."""
 
     TYPE: ClassVar[str] = "step/start"
@@ -135,7 +138,7 @@ class StepStarted(msgspec.Struct, frozen=True):
     step: int
 
 
-class StepEnded(msgspec.Struct, frozen=True, omit_defaults=True):
+class StepEnded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A step has ended: all of its calls have their results.
 
     `usage` sums what is known of the step's attempts, failed ones included.
@@ -147,14 +150,14 @@ class StepEnded(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage | None = None
 
 
-class MessageEntered(msgspec.Struct, frozen=True):
+class MessageEntered(msgspec.Struct, frozen=True, gc=False):
     """A claimed message entered the open step: it is history now."""
 
     TYPE: ClassVar[str] = "user/message"
     message: UserMessage
 
 
-class ChunkStreamed(msgspec.Struct, frozen=True):
+class ChunkStreamed(msgspec.Struct, frozen=True, gc=False):
     """A piece of an answer, as it came. `attempt` counts from 1 in a step."""
 
     TYPE: ClassVar[str] = "assistant/chunk"
@@ -164,7 +167,7 @@ class ChunkStreamed(msgspec.Struct, frozen=True):
     chunk: StreamedChunk
 
 
-class AssistantReplied(msgspec.Struct, frozen=True, omit_defaults=True):
+class AssistantReplied(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The answer of a step as one message; from here each call gets one result."""
 
     TYPE: ClassVar[str] = "assistant/message"
@@ -175,7 +178,7 @@ class AssistantReplied(msgspec.Struct, frozen=True, omit_defaults=True):
     interrupted: bool = False
 
 
-class ToolCalled(msgspec.Struct, frozen=True):
+class ToolCalled(msgspec.Struct, frozen=True, gc=False):
     """The body of a call starts next, with these arguments."""
 
     TYPE: ClassVar[str] = "tool/call"
@@ -186,7 +189,7 @@ class ToolCalled(msgspec.Struct, frozen=True):
     arguments: JsonObject
 
 
-class ToolReturned(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToolReturned(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The one result of a call."""
 
     TYPE: ClassVar[str] = "tool/result"
@@ -198,7 +201,7 @@ class ToolReturned(msgspec.Struct, frozen=True, omit_defaults=True):
     meta: JsonObject = EMPTY
 
 
-class InboxSpliced(msgspec.Struct, frozen=True, omit_defaults=True):
+class InboxSpliced(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The inbox changed: ids left one queue, or messages were put at `start`.
 
     Without an outcome it is an edit: an arrival, a move or a replacement.
@@ -215,7 +218,7 @@ class InboxSpliced(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: SpliceOutcome | None = None
 
 
-class RequestConfigured(msgspec.Struct, frozen=True, omit_defaults=True):
+class RequestConfigured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What requests carry besides messages, from here on; appended on change."""
 
     TYPE: ClassVar[str] = "request/header"
@@ -225,7 +228,7 @@ class RequestConfigured(msgspec.Struct, frozen=True, omit_defaults=True):
     options: JsonObject = EMPTY
 
 
-class RetryScheduled(msgspec.Struct, frozen=True, omit_defaults=True):
+class RetryScheduled(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An attempt failed and is closed; the next one starts after `delay` seconds."""
 
     TYPE: ClassVar[str] = "llm/retry"
@@ -237,7 +240,7 @@ class RetryScheduled(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage | None = None
 
 
-class ApprovalAsked(msgspec.Struct, frozen=True, omit_defaults=True):
+class ApprovalAsked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A person (or a policy in their place) is asked whether a call may run."""
 
     TYPE: ClassVar[str] = "approval/asked"
@@ -249,7 +252,7 @@ class ApprovalAsked(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
 
 
-class ApprovalDecided(msgspec.Struct, frozen=True, omit_defaults=True):
+class ApprovalDecided(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A question was closed. `cancelled` and `interrupted` are not denials."""
 
     TYPE: ClassVar[str] = "approval/decided"
@@ -259,7 +262,7 @@ class ApprovalDecided(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
 
 
-class HookInvoked(msgspec.Struct, frozen=True, omit_defaults=True):
+class HookInvoked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A hook was started."""
 
     TYPE: ClassVar[str] = "hook/invoked"
@@ -269,7 +272,7 @@ class HookInvoked(msgspec.Struct, frozen=True, omit_defaults=True):
     matcher: str | None = None
 
 
-class HookReturned(msgspec.Struct, frozen=True, omit_defaults=True):
+class HookReturned(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A hook has ended and is reaped."""
 
     TYPE: ClassVar[str] = "hook/result"
@@ -281,7 +284,7 @@ class HookReturned(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str | None = None
 
 
-class SubagentDescribed(msgspec.Struct, frozen=True, omit_defaults=True):
+class SubagentDescribed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A child was started, or has ended if `ending` is there."""
 
     TYPE: ClassVar[str] = "subagent/descriptor"
@@ -293,7 +296,7 @@ class SubagentDescribed(msgspec.Struct, frozen=True, omit_defaults=True):
     ending: Ending | None = None
 
 
-class Extension(msgspec.Struct, frozen=True):
+class Extension(msgspec.Struct, frozen=True, gc=False):
     """A fact of somebody else's vocabulary; readers that do not know it skip it."""
 
     TYPE: ClassVar[str] = "extension"
@@ -354,7 +357,7 @@ FACTS: dict[str, type[Fact]] = {
 }
 
 
-class SessionEvent(msgspec.Struct, frozen=True):
+class SessionEvent(msgspec.Struct, frozen=True, gc=False):
     """One durable fact of a session, numbered and dated.
 
     Attributes:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Literal, Never, TypeAlias
 
+import msgspec
+
 from .._messages import AssistantMessage, ToolCall, Usage, UserMessage
 from .events import (
     ApprovalAsked,
@@ -59,27 +61,25 @@ class OpenCall:
         self.started = False
 
 
-class MessageRecord:
-    """What became of one accepted message so far."""
+class MessageRecord(msgspec.Struct, gc=False):
+    """What became of one accepted message so far.
 
-    __slots__ = ("body", "state", "turn")
+    Attributes:
+      body: the message as it was first accepted: a repeated send is compared with it.
 
-    def __init__(self, body: UserMessage) -> None:
-        # As it was first accepted: what a repeated send is compared with.
-        self.body = body
-        self.state: MessageState = "pending"
-        self.turn: int | None = None
+    """
+
+    body: UserMessage
+    state: MessageState = "pending"
+    turn: int | None = None
 
 
-class TurnRecord:
-    """How a turn ended and what it said last."""
+class TurnRecord(msgspec.Struct, gc=False):
+    """How a turn ended, what it said last, and what is known of its tokens."""
 
-    __slots__ = ("ending", "final", "usage")
-
-    def __init__(self) -> None:
-        self.ending: Ending | None = None
-        self.final: AssistantMessage | None = None
-        self.usage: Usage | None = None
+    ending: Ending | None = None
+    final: AssistantMessage | None = None
+    usage: Usage | None = None
 
 
 class Fold:

@@ -34,12 +34,12 @@ class InboxFold:
     @property
     def owes_step(self) -> bool:
         """Whether something in `next_step` asks for a step of its own."""
-        return any(not message.passive for message in self.next_step)
+        return bool(self.next_step) and any(not m.passive for m in self.next_step)
 
     @property
     def has_work(self) -> bool:
         """Whether a drain would find something to run a turn for."""
-        return bool(self.next_turn) or (bool(self.next_step) and self.owes_step)
+        return bool(self.next_turn) or self.owes_step
 
     @property
     def has_droppable(self) -> bool:
@@ -66,6 +66,9 @@ class InboxFold:
     def claim(self, queue: Queue, ids: tuple[str, ...]) -> None:
         """Move messages from a queue into the claim."""
         pending = self.queue(queue)
+        if len(ids) == 1 and pending[0].id == ids[0]:
+            self.claimed[ids[0]] = (queue, pending.pop(0))
+            return
         for message_id in ids:
             index = next(i for i, m in enumerate(pending) if m.id == message_id)
             self.claimed[message_id] = (queue, pending.pop(index))

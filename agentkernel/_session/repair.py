@@ -129,8 +129,10 @@ def closing_facts(
 
 def return_claimed(fold: Fold) -> list[Fact]:
     """Put claimed input that entered no step back to the front of its queue."""
-    queues: tuple[Queue, ...] = ("next_step", "next_turn")
     facts: list[Fact] = []
+    if not fold.inbox.claimed:
+        return facts
+    queues: tuple[Queue, ...] = ("next_step", "next_turn")
     for queue in queues:
         back = tuple(m for q, m in fold.inbox.claimed.values() if q == queue)
         if back:
