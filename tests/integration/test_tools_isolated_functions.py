@@ -33,9 +33,9 @@ async def pause(text: str) -> str:
 @tool(isolation="process")
 def chatty() -> str:
     """Print to standard output in every way there is."""
-    print("printed")
+    sys.stdout.write("printed\n")
     os.write(1, b"written\n")
-    subprocess.run(["echo", "inherited"], check=True)
+    subprocess.run(["/bin/echo", "inherited"], check=True)
     return "returned"
 
 
@@ -57,7 +57,8 @@ def fail(how: str) -> str:
     if how == "exit":
         sys.exit(3)
     if how == "kill":
-        print("last words", file=sys.stderr)
+        sys.stderr.write("last words\n")
+        sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)
     return "?" * (40 * 1024 * 1024)
 
@@ -67,7 +68,7 @@ def stubborn(started: str, seconds: float) -> str:
     """Ignore every polite request to stop, with a child that does the same."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    child = subprocess.Popen(["sleep", str(seconds)])
+    child = subprocess.Popen(["/bin/sleep", str(seconds)])
     Path(started).write_text(f"{os.getpid()} {child.pid}")
     while True:
         time.sleep(0.01)

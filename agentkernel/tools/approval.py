@@ -1,0 +1,196 @@
+"""Approval policies: what may run, what a person is asked about, what is denied.
+
+Pure values: a policy is data that a file can hold, and `decide` is a function of it,
+a call and what the person has granted in this session. It does not ask anybody; that
+is done where the kernel asks for approval.
+
+The first rule that fits decides, in the order in which they stand; if none fits, the
+policy's default does. So specific rules stand first, and a rule that must hold whatever
+else is allowed stands at the very top.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+import re
+from collections.abc import Collection, Iterable
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from agentkernel import JsonObject, JsonValue, ToolSpec
+
+__all__ = ["Action", "Decision", "Policy", "Rule", "Syntax"]
+
+Action: TypeAlias = Literal["allow", "ask", "deny"]
+Syntax: TypeAlias = Literal["glob", "regex", "path", "command"]
+
+# What joins, nests, expands or redirects commands in a shell.
+_SHELL = re.compile(r"[;&|<>`$(){}\n\r\\]")
+
+
+class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What to do about some calls.
+
+    Attributes:
+      action: `allow`, `ask` or `deny`.
+      tool: a shell pattern for the tool's name.
+      argument: the argument that `pattern` is held against. A call without it is not
+        fitted; what is not text is compared as its JSON.
+      pattern: None fits anything.
+      syntax: how to read `pattern`. `glob`: a shell pattern for the whole text, in
+        which `*` also fits slashes. `regex`: an expression that fits the whole text.
+        `path`: a glob for the path after `.` and `..` are resolved; it does not know
+        about symbolic links. `command`: a glob that fits only one plain command: a
+        text with anything that joins, nests, expands or redirects commands is not
+        fitted, so that allowing `git status*` does not allow what stands behind a
+        semicolon.
+      scope: of an answer to `ask`: `once`, or `session` if a yes holds for every
+        later call that this rule fits.
+      reason: shown to who is asked, and to the model if the call is denied.
+
+    """
+
+    action: Action
+    tool: str = "*"
+    argument: str | None = None
+    pattern: str | None = None
+    syntax: Syntax = "glob"
+    scope: Literal["once", "session"] = "once"
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.pattern is not None and self.argument is None:
+            raise ValueError("a rule with a pattern names the argument it is for")
+        if self.pattern is not None and self.syntax == "regex":
+            try:
+                re.compile(self.pattern)
+            except re.error as exc:
+                raise ValueError(f"{self.pattern!r}: {exc}") from None
+
+    def fits(self, name: str, arguments: JsonObject) -> bool:
+        """Whether the rule is about this call."""
+        if not fnmatch.fnmatchcase(name, self.tool):
+            return False
+        if self.argument is None:
+            return True
+        if self.argument not in arguments:
+            return False
+        if self.pattern is None:
+            return True
+        return _fits_text(_to_text(arguments[self.argument]), self.pattern, self.syntax)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What a policy says about one call.
+
+    Attributes:
+      action: `allow`, `ask` or `deny`.
+      reason: why, in words for a person.
+      scope: how long an answer to `ask` holds.
+      grant: what to remember after a yes with scope `session`, and to hand to
+        `decide` from then on; empty if there is nothing to remember.
+
+    """
+
+    action: Action
+    reason: str
+    scope: Literal["once", "session"] = "once"
+    grant: str = ""
+
+
+class _OfferedTool(Protocol):
+    """What `Policy.of_tools` looks at; a `FunctionTool`, for one."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    @property
+    def needs_approval(self) -> bool: ...
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rules in order, and what to do if none fits.
+
+    Attributes:
+      rules: the first that fits decides.
+      default: for calls that no rule fits.
+
+    """
+
+    rules: tuple[Rule, ...] = ()
+    default: Action = "ask"
+
+    @classmethod
+    def of_tools(
+        cls,
+        tools: Iterable[_OfferedTool],
+        *,
+        rules: tuple[Rule, ...] = (),
+        default: Action = "ask",
+    ) -> Policy:
+        """Make a policy that asks about the tools that want it and allows the others.
+
+        Args:
+          tools: those that are offered; a name that is none of them gets `default`.
+          rules: they stand before what the tools say about themselves.
+          default: also what is done about tools that want approval.
+
+        """
+        allowed = tuple(
+            Rule("allow", _literal(tool.spec.name), reason="it needs no approval")
+            for tool in tools
+            if not tool.needs_approval
+        )
+        return cls((*rules, *allowed), default)
+
+    def decide(
+        self, name: str, arguments: JsonObject, *, granted: Collection[str] = ()
+    ) -> Decision:
+        """Decide about one call. Not a checkpoint.
+
+        Args:
+          name: of the tool.
+          arguments: as they will be run.
+          granted: the `grant` of every decision that a person has said yes to in
+            this session.
+
+        """
+        for number, rule in enumerate(self.rules, 1):
+            if rule.fits(name, arguments):
+                return _decide(rule, number, name, granted)
+        return Decision(self.default, f"no rule is about this call of {name!r}")
+
+
+def _decide(rule: Rule, number: int, name: str, granted: Collection[str]) -> Decision:
+    reason = rule.reason or f"rule {number} says {rule.action} for {name!r}"
+    if rule.action != "ask" or rule.scope == "once":
+        return Decision(rule.action, reason)
+    # The whole rule and the tool: a grant for one tool is none for another, and a
+    # rule that was changed is asked about again.
+    grant = f"{name} {msgspec.json.encode(rule).decode()}"
+    if grant in granted:
+        return Decision(
+            "allow", f"allowed for this session: {reason}", "session", grant
+        )
+    return Decision("ask", reason, "session", grant)
+
+
+def _fits_text(text: str, pattern: str, syntax: Syntax) -> bool:
+    if syntax == "regex":
+        return re.fullmatch(pattern, text) is not None
+    if syntax == "path":
+        text = posixpath.normpath(text)
+    if syntax == "command" and _SHELL.search(text):
+        return False
+    return fnmatch.fnmatchcase(text, pattern)
+
+
+def _to_text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _literal(name: str) -> str:
+    """A shell pattern that fits this name alone."""
+    return re.sub(r"([*?[])", r"[\1]", name)

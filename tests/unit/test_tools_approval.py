@@ -1,0 +1,131 @@
+"""Approval policies as values: which rule decides, and what a grant covers."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from agentkernel.tools import FunctionTool, Policy, Rule
+
+
+def action(policy: Policy, name: str, **arguments: str) -> str:
+    return policy.decide(name, arguments).action
+
+
+def test_the_first_rule_that_fits_decides_and_the_default_is_last() -> None:
+    """Order is the whole of the precedence: no rule is weighed against another."""
+    policy = Policy(
+        (
+            Rule("deny", "write_file", "path", "*.lock"),
+            Rule("allow", "write_*"),
+            Rule("deny", "write_file"),
+        ),
+        default="ask",
+    )
+    assert action(policy, "write_file", path="a.lock") == "deny"
+    assert action(policy, "write_file", path="a.txt") == "allow"
+    assert action(policy, "read_file", path="a.txt") == "ask"
+    assert Policy().decide("x", {}).reason == "no rule is about this call of 'x'"
+
+
+@pytest.mark.parametrize(
+    ("rule", "fitting", "others"),
+    [
+        (Rule("allow", argument="a"), ["x"], []),
+        (Rule("allow", argument="a", pattern="src/*"), ["src/x", "src/../y"], ["x"]),
+        (
+            Rule("allow", argument="a", pattern="src/*", syntax="path"),
+            ["src/x", "./src/x/y", "src/a/../b"],
+            ["src/../y", "x", "/src/x", "src"],
+        ),
+        (
+            Rule("allow", argument="a", pattern="[ab]+", syntax="regex"),
+            ["abba"],
+            ["abc", "xab", "ab\n"],
+        ),
+        (
+            Rule("allow", argument="a", pattern="git status*", syntax="command"),
+            ["git status", "git status -s src"],
+            [
+                "git status; rm -r x",
+                "git status && rm x",
+                "git status | sh",
+                "git status $(rm x)",
+                "git status `rm x`",
+                "git status > x",
+                "git status\nrm x",
+                "git push",
+            ],
+        ),
+    ],
+)
+def test_a_pattern_fits_what_its_syntax_says(
+    rule: Rule, fitting: list[str], others: list[str]
+) -> None:
+    """A rule that fits more than it seems to is a hole."""
+    assert [text for text in fitting if not rule.fits("t", {"a": text})] == []
+    assert [text for text in others if rule.fits("t", {"a": text})] == []
+
+
+def test_a_rule_about_an_argument_does_not_fit_a_call_without_it() -> None:
+    """And an argument that is no text is compared as its JSON."""
+    rule = Rule("allow", "t", "n", "[[]1,2]")
+    assert not rule.fits("t", {})
+    assert rule.fits("t", {"n": (1, 2)})
+    assert not rule.fits("u", {"n": (1, 2)})
+
+
+def test_a_yes_for_the_session_covers_this_rule_and_this_tool_only() -> None:
+    """The grant names both; a changed rule asks again."""
+    rule = Rule("ask", "write_*", "path", "src/*", scope="session")
+    policy = Policy((rule,), default="deny")
+    asked = policy.decide("write_file", {"path": "src/a"})
+    assert (asked.action, asked.scope) == ("ask", "session")
+    granted = {asked.grant}
+    later = policy.decide("write_file", {"path": "src/b"}, granted=granted)
+    assert later.action == "allow"
+    assert "this session" in later.reason
+    assert policy.decide("write_all", {"path": "src/b"}, granted=granted).action == (
+        "ask"
+    )
+    assert policy.decide("write_file", {"path": "b"}, granted=granted).action == "deny"
+    changed = Policy((msgspec.structs.replace(rule, pattern="*"),))
+    assert changed.decide("write_file", {"path": "b"}, granted=granted).action == "ask"
+
+
+def test_a_yes_for_once_leaves_nothing_to_remember() -> None:
+    """There is no grant that could be kept by mistake."""
+    decision = Policy((Rule("ask", reason="why"),)).decide("t", {})
+    assert (decision.action, decision.grant, decision.reason) == ("ask", "", "why")
+
+
+def test_a_policy_is_data_that_a_file_can_hold() -> None:
+    """Round trip, and mistakes are refused when it is read."""
+    policy = Policy((Rule("ask", "t", "a", "x*", scope="session"),), default="deny")
+    text = msgspec.json.encode(policy)
+    assert msgspec.json.decode(text, type=Policy) == policy
+    for bad in (
+        b'{"default": "perhaps"}',
+        b'{"rules": [{"action": "allow", "pattern": "x"}]}',
+        b"""{"rules": [{"action": "allow", "argument": "a", "pattern": "(",
+        "syntax": "regex"}]}""",
+        b'{"rules": [{"action": "allow", "tol": "x"}]}',
+    ):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(bad, type=Policy)
+
+
+def test_a_policy_of_tools_asks_about_those_that_want_it() -> None:
+    """The rest is allowed, by exact name; unknown tools get the default."""
+
+    def look() -> None: ...
+    def change() -> None: ...
+
+    policy = Policy.of_tools(
+        [FunctionTool(look), FunctionTool(change, needs_approval=True)],
+        rules=(Rule("deny", "look", "path", "/*"),),
+    )
+    assert action(policy, "look") == "allow"
+    assert action(policy, "look", path="/etc") == "deny"
+    assert action(policy, "change") == "ask"
+    assert action(policy, "looks") == "ask"
