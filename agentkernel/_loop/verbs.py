@@ -81,6 +81,9 @@ def accept(
     if record is not None:
         if not same_body(record.body, body):
             raise MessageConflictError(body.id)
+        if record.state == "pending" and not passive:
+            # Who sends again wants it run: it may be parked, by a stop or a restart.
+            wake(driver)
         return Sent(body.id, driver.log.last_seq, duplicate=True)
     latched = driver.converging and not passive and driver.lifecycle == "live"
     if latched and body.kind == "user":
@@ -92,7 +95,7 @@ def accept(
         started = False
         if latched:
             driver.latch.add(body.id)
-        elif not passive:
+        elif not passive and driver.lifecycle == "live":
             started = driver.want()
         driver.note_inserted(queue, body)
         if started:
@@ -122,7 +125,7 @@ def cancel(
 ) -> CancelReceipt:
     """Stop what runs and drop or park what waits; see `Agent.cancel`."""
     driver.commons.check_thread("cancel")
-    if turn is not None and turn != driver.live_turn:
+    if driver.log.closed or (turn is not None and turn != driver.live_turn):
         return CancelReceipt(effective=False)
     if driver.cancelling is not None:
         if not keep_inbox:
@@ -133,9 +136,12 @@ def cancel(
     call = driver.cancelling = CancelCall(keep_inbox=keep_inbox)
     stopped: int | None = None
     dropped: tuple[UserMessage, ...] = ()
+    leaving: BaseException | None = None
     with driver.log.holding:
         try:
             driver.dispatch.notify(CancelRequested, cause, keep_inbox, driver.live_turn)
+        except BaseException as error:  # noqa: BLE001  # an exit that an observer asks for is no veto
+            leaving = error
         finally:
             driver.cancelling = None
         if call.keep_inbox:
@@ -148,9 +154,14 @@ def cancel(
         if holder is not None and holder.reason is None:
             stopped = driver.live_turn
             driver.converging = stopped is not None or driver.maintenance is not None
-            driver.stop(holder, cause.kind)
+            try:
+                driver.stop(holder, cause.kind)
+            except BaseException as error:  # noqa: BLE001  # likewise, from the signal's observers
+                leaving = error
     if dropped:
         driver.note_discarded(dropped)
+    if leaving is not None:
+        raise leaving
     return CancelReceipt(
         effective=True,
         turn=stopped,
