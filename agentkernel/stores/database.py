@@ -93,8 +93,10 @@ def prepare(connection: sqlite3.Connection, path: Path, busy_timeout: float) -> 
     # Anything less loses commits with the power.
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
+    if _version(connection) == len(_MIGRATIONS):
+        return  # without the lock that another program may hold
     with transaction(connection):
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        version = _version(connection)
         if version > len(_MIGRATIONS):
             raise StorageError(
                 f"{path} is of version {version}; this version of the library reads "
@@ -104,6 +106,11 @@ def prepare(connection: sqlite3.Connection, path: Path, busy_timeout: float) -> 
             for statement in _MIGRATIONS[number]:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={number + 1}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
 
 
 def _patiently(call: Callable[[], T], patience: float) -> T:

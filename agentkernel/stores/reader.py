@@ -23,18 +23,19 @@ class Page:
         self.offset = offset
         self.last_seq = last_seq
 
-    def take(self, event: SessionEvent | None, after: int, end: int) -> None:
-        """Take the event that was read up to `end`, None for one to skip."""
+    def take(self, event: SessionEvent | None, after: int, lines: _Lines) -> None:
+        """Take the event of the line given last, None for one to skip."""
         seq = self.last_seq + 1
         if event is not None:
             if event.seq != seq:
                 raise SessionFormatError(
-                    f"event {event.seq} is in its place, before byte {end}", seq=seq
+                    f"event {event.seq} is in its place, at byte {lines.offset}",
+                    seq=seq,
                 )
             if seq > after:
                 self.events.append(event)
         self.last_seq = seq
-        self.offset = end
+        self.offset = lines.end
 
 
 class _Lines:
@@ -111,9 +112,9 @@ def read_page(
             if not pieces:
                 return
             for piece in pieces:
-                page.take(decode_event(piece, load_blob), after, lines.end)
+                page.take(decode_event(piece, load_blob), after, lines)
         else:
-            page.take(event, after, lines.end)
+            page.take(event, after, lines)
     else:
         return
     if part.last_seq is not None and page.last_seq != part.last_seq:

@@ -236,7 +236,7 @@ def scan(data: bytes, offset: int, last_seq: int, where: str) -> Scan:
                 break
             last_seq += 1
             at += len(piece)
-        if at < end:
+        if at < end or not line:
             break
         at = min(end + 1, len(data))
     refuse_damage(data, at, offset, last_seq, where)
@@ -288,7 +288,7 @@ def last_event(files: Files, part: Part) -> tuple[int, float] | None:
 
 
 def split_glued(line: bytes) -> Sequence[bytes]:
-    """Split a line that holds several objects; stops at what is none."""
+    """Split a line that holds several events; stops at what is none."""
     try:
         text = line.decode()
     except UnicodeDecodeError as exc:
@@ -300,7 +300,10 @@ def split_glued(line: bytes) -> Sequence[bytes]:
             _, end = _plain_decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             break
-        pieces.append(text[at:end].encode())
+        piece = text[at:end].encode()
+        if _stub(piece) is None:
+            break
+        pieces.append(piece)
         at = end
     return pieces
 
