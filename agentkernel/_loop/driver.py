@@ -284,6 +284,9 @@ class Driver:
             with self.work.doing("child", child.log.id):
                 await child.gone.wait()
         await self.background.end()
+        if self.maintenance is not None:
+            # The end came before the driver's first look at it: it never began.
+            self.maintenance.done.set()
         put_back(self.log)
         try:
             with self.work.doing("flush", self.log.id):
