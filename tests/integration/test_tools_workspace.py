@@ -19,6 +19,7 @@ from agentkernel import (
     TurnSignal,
     UnknownNameError,
 )
+from agentkernel.testing.tool_check import check_tool
 from agentkernel.tools import (
     READING,
     WORKSPACE,
@@ -531,3 +532,14 @@ def test_file_work_of_a_stopped_turn_is_given_up_at_its_next_step(work: Work) ->
     with pytest.raises(Stop):
         folder.read("large", 10**6)
     assert len(asked) == 3
+
+
+async def test_the_workspace_tools_keep_the_port_of_tools(work: Work) -> None:
+    """Cancelled at each of their steps, with real files and processes."""
+    for name, arguments in (
+        ("write_file", {"path": "a", "content": "x"}),
+        ("read_file", {"path": "a.txt"}),
+        ("list_files", {}),
+        ("run_shell", {"command": "echo x"}),
+    ):
+        await check_tool(work.tools[name], cast("JsonObject", arguments))
