@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, final
 
+from .._signal import TurnSignal
 from .payload import Appended, ErrorReported, Notification, Serial, Waterfall
 
 if TYPE_CHECKING:
@@ -186,6 +187,10 @@ class Dispatcher:
         base: Callable[[P], Awaitable[D]],
         payload: P,
     ) -> D:
+        signal: TurnSignal | None = getattr(payload, "signal", None)
+        if signal is not None:
+            # Behind every listener's await: what was stopped begins nothing more.
+            signal.raise_if_cancelled()
         if not listeners:
             return await base(payload)
         following = partial(self._descend, listeners[1:], base)

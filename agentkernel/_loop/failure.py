@@ -21,6 +21,7 @@ from .._session.events import Ending
 __all__ = [
     "as_model_error",
     "cancelled_here",
+    "cancelled_part",
     "describe",
     "ending_of",
     "fatal_leaf",
@@ -49,6 +50,18 @@ def cancelled_here() -> bool:
     own. Not a checkpoint.
     """
     return trio.current_effective_deadline() == -math.inf
+
+
+def cancelled_part(error: BaseException) -> BaseException | None:
+    """Find the cancellation in what was raised, without what it is grouped with.
+
+    It alone may cross a nursery of the loop; the rest has been noted.
+    """
+    if isinstance(error, trio.Cancelled):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[0]
+    return None
 
 
 def fatal_leaf(error: BaseException) -> BaseException | None:

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from .._errors import ModelError
-from .._json import clean_text
+from .._json import clean_text, freeze_object
 from .._messages import Chunk, ToolFailure, UserMessage
 from .._session.events import (
     AssistantReplied,
@@ -28,7 +28,7 @@ from .._session.events import (
 from .._session.repair import MAX_STEPS, failed_result
 from ..abc import Model, ModelRequest, Tool
 from .failure import as_model_error
-from .inbox import settle_claim
+from .inbox import admitted, settle_claim
 from .payload import (
     Assemble,
     Enter,
@@ -93,6 +93,7 @@ class Step:
 
         """
         turn, log = self.turn, self._log
+        turn.check()
         system = await self._assemble()
         decision = await self._pre_step()
         if isinstance(decision, Reject):
@@ -142,8 +143,9 @@ class Step:
             driver.agent, self.turn.signal, sections, frozen_variables(driver.prompt)
         )
         with driver.work.doing("listener", "system-prompt/assemble"):
-            text = await driver.dispatch.waterfall(payload, join_sections)
+            made = await driver.dispatch.waterfall(payload, join_sections)
         self.turn.check()
+        text = clean_text(made)
         return f"{base}\n\n{text}" if base and text else base or text
 
     async def _pre_step(self) -> Enter | Reject:
@@ -163,7 +165,9 @@ class Step:
         with driver.work.doing("listener", "agent/pre-step"):
             decision = await driver.dispatch.waterfall(payload, _enter_all)
         turn.check()
-        return decision
+        if isinstance(decision, Reject):
+            return decision
+        return Enter(admitted(self._log, decision.messages))
 
     def _enter(self, messages: tuple[UserMessage, ...]) -> None:
         """Start the step and let the input enter it."""
@@ -255,6 +259,7 @@ class Step:
             with driver.work.doing("listener", "agent/request"):
                 request = await driver.dispatch.waterfall(payload, _unchanged)
             turn.check()
+            request = _detached(request)
         known = log.fold.request
         if known is None or (
             known.system != request.system
@@ -372,6 +377,15 @@ async def _close(chunks: object) -> None:
 async def _enter_all(payload: PreStep) -> Enter:  # noqa: RUF029  # a waterfall's base is awaited
     """Let the whole batch enter: the default decision."""
     return Enter(payload.messages)
+
+
+def _detached(request: ModelRequest) -> ModelRequest:
+    """Detach what the log keeps of a request from the listener that made it."""
+    return msgspec.structs.replace(
+        request,
+        system=clean_text(request.system),
+        options=freeze_object(dict(request.options), "options"),
+    )
 
 
 async def _unchanged(payload: Request) -> ModelRequest:  # noqa: RUF029  # a waterfall's base is awaited

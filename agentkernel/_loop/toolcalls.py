@@ -41,7 +41,13 @@ from .._messages import (
 from .._session.events import ToolCalled, ToolReturned
 from .._session.repair import ABORTED, ABORTED_BEFORE_DISPATCH
 from ..abc import Tool, ToolInvocation, ToolOutput
-from .failure import cancelled_here, fatal_leaf, fault, tool_failure
+from .failure import (
+    cancelled_here,
+    cancelled_part,
+    fatal_leaf,
+    fault,
+    tool_failure,
+)
 from .payload import Allow, Approve, Ask, Deny, Execute, PostExecute, PreExecute
 from .tooloutput import checked_output
 from .work import Entry
@@ -134,6 +140,8 @@ class _Call:
         self._tools = tools
         self._tool = tools.get(call.name)
         self._body_began = False
+        # What the body gave back, whatever becomes of the listeners around it.
+        self._returned: ToolOutput | None = None
 
     @property
     def parallel_safe(self) -> bool:
@@ -156,10 +164,10 @@ class _Call:
             output = ToolOutput(error=refused.failure)
         except BaseException as error:
             stopped = turn.stopped or cancelled_here()
-            output = self._failed(error, stopped=stopped)
-            self._finish(output)
-            if cancelled_here() and not isinstance(error, Exception):
-                raise
+            self._finish(self._failed(error, stopped=stopped))
+            cancelled = cancelled_part(error)
+            if cancelled is not None and cancelled_here():
+                raise cancelled  # noqa: B904  # it is what was caught, or a part of it
             return
         self._finish(output)
 
@@ -167,15 +175,21 @@ class _Call:
         """Sort what was raised: the result, and what else is to be said of it."""
         turn = self._turn
         fatal = fatal_leaf(error)
-        if fatal is not None and turn.fatal is None:
-            turn.fatal = fatal
         found = fault(error, stopped=stopped)
+        if fatal is not None:
+            turn.leave(fatal)
         if not stopped or (fatal is not None and found is None):
             return ToolOutput(error=tool_failure(error))
         if found is not None:
             self._driver.dispatch.report(
                 found, f"tool {self.call.name}, while it was stopped"
             )
+        return self._stopped_output()
+
+    def _stopped_output(self) -> ToolOutput:
+        """Say what became of a call that was stopped: a value that is there counts."""
+        if self._returned is not None:
+            return self._returned
         return ToolOutput(
             error=ABORTED if self._body_began else ABORTED_BEFORE_DISPATCH
         )
@@ -332,36 +346,39 @@ class _Call:
           Passes through once the body has ended.
 
         """
-        limit = tool.max_seconds
-        output: object = None
-        with trio.CancelScope() as scope:
+        name, limit = self.call.name, tool.max_seconds
+        output = self._returned
+        # Two scopes: the inner one may be shielded, from the limit as well.
+        with trio.CancelScope() as limited:
             if limit is not None:
-                scope.deadline = trio.current_time() + limit
-            with self._driver.work.doing("tool", self.call.name, scope):
-                output = await self._body(tool, invocation)
-        if scope.cancelled_caught:
-            raise _Refused(
-                ToolFailure(
-                    "TIMEOUT",
-                    f"The tool {self.call.name} was stopped after its limit of "
-                    f"{limit:g} s."
-                    if limit is not None
-                    else "The tool was stopped.",
-                )
-            )
-        return checked_output(output)
+                limited.deadline = trio.current_time() + limit
+            with trio.CancelScope() as own:
+                with self._driver.work.doing("tool", name, own):
+                    output = await self._wrapped(tool, invocation)
+        if self._turn.stopped:
+            return self._stopped_output()
+        if output is None:
+            text = f"The tool {name} was stopped after its limit of {limit} s."
+            raise _Refused(ToolFailure("TIMEOUT", text))
+        return output
 
-    async def _body(self, tool: Tool, invocation: ToolInvocation) -> object:
+    async def _wrapped(self, tool: Tool, invocation: ToolInvocation) -> ToolOutput:
+        """Run the body inside the listeners of `tools/execute`."""
+
         async def base(_payload: Execute) -> ToolOutput:
-            self._body_began = True
-            return await tool.run(invocation)
+            return await self._body(tool, invocation)
 
         dispatch = self._driver.dispatch
         if not dispatch.listeners(Execute):
-            self._body_began = True
-            return await tool.run(invocation)
+            return await self._body(tool, invocation)
         payload = Execute(self._driver.agent, self._turn.signal, invocation)
-        return await dispatch.waterfall(payload, base)
+        return checked_output(await dispatch.waterfall(payload, base))
+
+    async def _body(self, tool: Tool, invocation: ToolInvocation) -> ToolOutput:
+        """Run the body; from here on its value is the call's result."""
+        self._body_began = True
+        self._returned = checked_output(await tool.run(invocation))
+        return self._returned
 
     def _invocation(self, arguments: JsonObject) -> ToolInvocation:
         turn, call = self._turn, self.call

@@ -19,7 +19,14 @@ from .._messages import Usage
 from .._session.events import Ending, TurnEnded
 from .._session.repair import ABORTED, ABORTED_BEFORE_DISPATCH, closing_facts
 from .cancellation import TurnCancellation
-from .failure import cancelled_here, describe, ending_of, fatal_leaf, fault
+from .failure import (
+    cancelled_here,
+    cancelled_part,
+    describe,
+    ending_of,
+    fatal_leaf,
+    fault,
+)
 from .inbox import claim_step, open_turn, put_back
 from .payload import InboxClaimed, TurnStopping
 from .step import Step
@@ -58,18 +65,28 @@ class Turn:
 
     @property
     def stopped(self) -> bool:
-        """Whether the turn was stopped: asked after everything that is awaited."""
-        return self.holder.reason is not None
+        """Whether the turn is over: asked after everything that is awaited.
+
+        It was stopped, or something happened that must leave the kernel.
+        """
+        return self.holder.reason is not None or self.fatal is not None
 
     def check(self) -> None:
-        """Leave the turn if it was stopped. Not a checkpoint.
+        """Leave the turn if it is over. Not a checkpoint.
 
         Raises:
-          Interrupted: if it was.
+          Interrupted: if it is.
 
         """
-        if self.holder.reason is not None:
+        if self.stopped:
             raise Interrupted
+
+    def leave(self, fatal: BaseException) -> None:
+        """End the turn for what must leave the kernel: the log is balanced first."""
+        if self.fatal is None:
+            self.fatal = fatal
+        if self.nursery is not None:
+            self.nursery.cancel_scope.cancel(reason="something must leave the kernel")
 
     async def run(self) -> None:
         """Run the steps; only a cancellation leaves this frame.
@@ -86,20 +103,19 @@ class Turn:
             return
         except BaseException as error:
             self.note(error)
-            if cancelled_here() and not isinstance(error, Exception):
-                raise
+            cancelled = cancelled_part(error)
+            if cancelled is not None and cancelled_here():
+                raise cancelled  # noqa: B904  # it is what was caught, or a part of it
 
     def note(self, error: BaseException) -> None:
         """Keep what ended the turn, sorted into the fatal, the fault and the stop."""
         fatal = fatal_leaf(error)
-        if fatal is not None and self.fatal is None:
-            self.fatal = fatal
         found = fault(error, stopped=self.stopped or cancelled_here())
+        if fatal is not None:
+            self.leave(fatal)
         if found is not None:
             self._faults.append(found)
             self.natural = ending_of(found)
-        elif fatal is not None:
-            self.natural = Ending("error", code="fatal", message=describe(fatal))
 
     async def _steps(self) -> Ending:
         driver = self.driver
@@ -148,10 +164,6 @@ class Turn:
     def conclude(self) -> Ending:
         """Close what is open, then end the turn as one act; return the ending."""
         driver, log = self.driver, self.log
-        stopped = self.stopped or driver.lifecycle != "live"
-        if stopped:
-            for found in self._faults:
-                driver.dispatch.report(found, f"turn {self.number}, while it stopped")
         for fact in closing_facts(
             log.fold,
             started=ABORTED,
@@ -160,7 +172,11 @@ class Turn:
         ):
             log.append(fact)
         put_back(log)
-        return self._end()
+        ending = self._end()
+        if ending != self.natural:
+            for found in self._faults:
+                driver.dispatch.report(found, f"turn {self.number}, while it stopped")
+        return ending
 
     @enable_ki_protection
     def _end(self) -> Ending:
@@ -170,6 +186,8 @@ class Turn:
             ending = Ending("disposed")
         elif reason is not None:
             ending = Ending("aborted")
+        elif self.fatal is not None:
+            ending = Ending("error", code="fatal", message=describe(self.fatal))
         else:
             ending = self.natural
         driver.end_turn(ending)
@@ -201,7 +219,8 @@ async def run_turn(driver: Driver, holder: TurnCancellation) -> None:
     except BaseException as error:  # noqa: BLE001  # recorded first, raised below
         turn.note(error)
         escaped = error
-        driver.begin_disposal()
+        if turn.fatal is None:
+            driver.begin_disposal()
     finally:
         driver.busy_inside = False
     with trio.CancelScope(shield=True):
