@@ -146,13 +146,22 @@ class Driver:
         if not holder.stop(kind):
             return
         assert holder.reason is not None
-        for observer in holder.take_observers():
-            try:
-                observer(holder.reason)
-            except Exception as error:  # noqa: BLE001  # observers may be anybody's; none may veto a stop
-                self.commons.contain(error)
-                self.dispatch.report(error, "an observer of the turn's signal")
         self.commons.watchdog.watch(self)
+        leaving: BaseException | None = None
+        token = initiator.set(self.agent)
+        try:
+            for observer in holder.take_observers():
+                try:
+                    observer(holder.reason)
+                except Exception as error:  # noqa: BLE001  # observers may be anybody's; none may veto a stop
+                    self.commons.contain(error)
+                    self.dispatch.report(error, "an observer of the turn's signal")
+                except BaseException as error:  # noqa: BLE001  # an exit that one asks for is no veto
+                    leaving = error
+        finally:
+            initiator.reset(token)
+        if leaving is not None:
+            raise leaving
 
     # --- the task
 
@@ -380,11 +389,15 @@ class Driver:
 
     @property
     def stopping_since(self) -> float | None:
-        """When the stop or the write that is going on began; see `Watched`."""
-        if self.status != "running" and self.gone.is_set():
+        """When the stop that is going on began; see `Watched`."""
+        return None if self.holder is None else self.holder.stopped_at
+
+    @property
+    def writing_since(self) -> float | None:
+        """When the write began that this agent waits for; see `Watched`."""
+        if self.log.last_seq == self.log.durable_seq:
             return None
-        stopped = None if self.holder is None else self.holder.stopped_at
-        return stopped if stopped is not None else self.commons.writer.writing_since
+        return self.commons.writer.writing_since
 
     def report_stuck(self) -> None:
         """Publish `agent/stuck`."""

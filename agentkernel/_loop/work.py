@@ -8,6 +8,7 @@ at all while nothing is being stopped.
 
 from __future__ import annotations
 
+import math
 from types import TracebackType
 from typing import Final, Protocol, final
 
@@ -67,6 +68,12 @@ class Work:
         """Make an entry, to be entered."""
         return Entry(self, kind, name, scope)
 
+    def shield(self) -> None:
+        """Shield what has a scope of its own: a cancellation no longer spins it."""
+        for entry in self.entries:
+            if entry.scope is not None:
+                entry.scope.shield = True
+
     def blockers(self) -> tuple[Blocker, ...]:
         """Say what there is, with its age."""
         if not self.entries:
@@ -82,7 +89,12 @@ class Watched(Protocol):
 
     @property
     def stopping_since(self) -> float | None:
-        """When the stop, or the write, that is going on began; None for none."""
+        """When the stop that is going on began; None for none."""
+        ...
+
+    @property
+    def writing_since(self) -> float | None:
+        """When the write that it waits for began; None for none."""
         ...
 
     def report_stuck(self) -> None:
@@ -96,15 +108,16 @@ class Watchdog:
 
     def __init__(self, stuck_after: float) -> None:
         self._stuck_after = stuck_after
+        self._shield_after = min(_SPIN_SECONDS, stuck_after)
         # When each is looked at next, and whether it was reported.
         self._due: dict[Watched, float] = {}
         self._scope: trio.CancelScope | None = None
 
     def watch(self, watched: Watched) -> None:
         """Look at it from now on until its stop is over. Not a checkpoint."""
-        if watched not in self._due:
-            first = min(_SPIN_SECONDS, self._stuck_after)
-            self._due[watched] = trio.current_time() + first
+        due = trio.current_time() + self._shield_after
+        if due < self._due.get(watched, math.inf):
+            self._due[watched] = due
             self._set_deadline()
 
     def forget(self, watched: Watched) -> None:
@@ -130,19 +143,23 @@ class Watchdog:
                 self._look(watched, now)
 
     def _look(self, watched: Watched, now: float) -> None:
-        since = watched.stopping_since
+        del self._due[watched]
+        stopped = watched.stopping_since
+        since = watched.writing_since if stopped is None else stopped
         if since is None:
-            del self._due[watched]
             return
-        for entry in watched.work.entries:
-            if entry.scope is not None:
-                entry.scope.shield = True
-        if now - since >= self._stuck_after:
-            watched.report_stuck()
-            self._due.pop(watched, None)
+        due = since + self._stuck_after
+        if stopped is not None:
+            shield_at = stopped + self._shield_after
+            if now < shield_at:
+                due = min(due, shield_at)
+            else:
+                watched.work.shield()
+        if now < due:
+            self._due[watched] = due
         else:
-            self._due[watched] = since + self._stuck_after
+            watched.report_stuck()
 
     def _set_deadline(self) -> None:
         if self._scope is not None:
-            self._scope.deadline = min(self._due.values(), default=float("inf"))
+            self._scope.deadline = min(self._due.values(), default=math.inf)
