@@ -20,9 +20,9 @@ from typing import Final, final
 
 from trio.lowlevel import ParkingLot, enable_ki_protection
 
-from .._errors import AgentDisposedError
+from .._errors import AgentDisposedError, SessionFormatError
 from ..abc import Claim
-from .events import Extension, Fact, SessionEvent
+from .events import Ending, Extension, Fact, SessionEvent, TurnEnded
 from .fold import Fold
 
 __all__ = ["TAIL", "Log"]
@@ -116,7 +116,10 @@ class Log:
         """Fold what the store holds already; nobody is told."""
         apply = self.fold.apply
         for event in events:
-            apply(event.data)
+            fact = event.data
+            if type(fact) is TurnEnded and fact.reason.kind == "aborted":
+                _refuse_detail(event, fact)
+            apply(fact)
 
     def skip_to(self, seq: int) -> None:
         """Go on behind `seq`: events up to there are in the store already."""
@@ -185,3 +188,11 @@ class _Holding:
 
 def _nobody(event: SessionEvent) -> None:
     """Stand in for an audience until there is one."""
+
+
+def _refuse_detail(event: SessionEvent, fact: TurnEnded) -> None:
+    """Refuse an aborted ending that says more than its kind, whatever store kept it."""
+    if fact.reason != Ending("aborted") or event.raw is not None:
+        raise SessionFormatError(
+            "an aborted ending holds its kind and nothing else", seq=event.seq
+        )
