@@ -58,7 +58,7 @@ class LocalModel:
         *,
         threads: int | None = None,
         context: int = 4096,
-        max_tokens: int = 512,
+        max_tokens: int = 256,
         guided: bool = True,
     ) -> None:
         self.max_tokens = max_tokens

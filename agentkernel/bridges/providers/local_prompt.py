@@ -39,15 +39,16 @@ from agentkernel.abc import ModelRequest
 
 __all__ = ["Asked", "ask"]
 
-_SYSTEM = "You are a helpful assistant at work in a folder of files."
+_SYSTEM = "You are a helpful assistant. Answer in plain English."
 
 _HOW_TO_CALL = (
     'To use a tool, answer with nothing but {"tool": name, "args": {...}}. '
     "Otherwise answer in text. The tools, with the schema of their arguments:"
 )
 
-# Text that cannot be taken for a call, in the engine's own language of grammars.
-_TEXT = r"[^{ \t\n] [^\x00]*"
+# Text that cannot be taken for a call, in the engine's own language of grammars. It
+# does not begin with a fence or a heading either: a small model says nothing else then.
+_TEXT = r"[^{`# \t\n] [^\x00]*"
 
 # Options of a request that the engine knows by the same name.
 _OPTIONS = (
@@ -128,7 +129,7 @@ class Asked(msgspec.Struct, frozen=True):
             return grammar
         if grammar.startswith("%llguidance"):
             either = grammar.replace("start:", "start: call | text\ncall:", 1)
-            return f"{either}\ntext: /[^{{ \\t\\n](.|\\n)*/\n"
+            return f"{either}\ntext: /[^{{`# \\t\\n](.|\\n)*/\n"
         either = re.sub(r"^root ::=", "call ::=", grammar, flags=re.MULTILINE)
         return f"{either}\nroot ::= call | {_TEXT}\n"
 
@@ -160,7 +161,9 @@ def ask(
     return Asked(
         messages=(
             {"role": "system", "content": system},
-            *_render(request.messages, max_result_chars),
+            *(_render_merged if guided else _render)(
+                request.messages, max_result_chars
+            ),
         ),
         sampling=sampling,
         schema=schema,
@@ -181,24 +184,56 @@ def _describe(tools: Sequence[ToolSpec]) -> str:
 def _render(messages: Iterable[Message], max_chars: int) -> Iterable[dict[str, str]]:
     """Give each message a role and a text; a message without text is left out."""
     for message in messages:
-        if isinstance(message, UserMessage):
-            role, parts = "user", [_text_of(message.content)]
-        elif isinstance(message, Note):
-            role, parts = "user", [message.text]
-        elif isinstance(message, ToolResults):
-            role = "tool"
-            parts = [
-                _cut(
-                    (f"error: {r.error.message}\n" if r.error else "")
-                    + _text_of(r.content),
-                    max_chars,
-                )
-                for r in message.results
-            ]
-        else:
+        if isinstance(message, ToolResults):
+            role, parts = "tool", _render_results(message, max_chars)
+        elif isinstance(message, AssistantMessage):
             role, parts = "assistant", list(_render_answer(message))
+        else:
+            role, parts = "user", [_said(message)]
         if content := "\n".join(p for p in parts if p):
             yield {"role": role, "content": content}
+
+
+def _render_merged(
+    messages: Iterable[Message], max_chars: int
+) -> Iterable[dict[str, str]]:
+    """Put the results of tools before the question that they are to answer.
+
+    A small model answers from the text above a question far better than from a
+    transcript of calls. The calls are not shown to it: it cannot plan.
+    """
+    results: list[str] = []
+    said: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolResults):
+            results += _render_results(message, max_chars)
+        elif not isinstance(message, AssistantMessage):
+            said.append(_said(message))
+        elif message.text:
+            yield from _user(results, said)
+            yield {"role": "assistant", "content": message.text}
+            results, said = [], []
+    yield from _user(results, said)
+
+
+def _user(results: list[str], said: list[str]) -> Iterable[dict[str, str]]:
+    if content := "\n\n".join(part for part in [*results, *said] if part):
+        yield {"role": "user", "content": content}
+
+
+def _said(message: UserMessage | Note) -> str:
+    return message.text if isinstance(message, Note) else _text_of(message.content)
+
+
+def _render_results(message: ToolResults, max_chars: int) -> list[str]:
+    return [
+        _cut(
+            (f"error: {result.error.message}\n" if result.error else "")
+            + _text_of(result.content),
+            max_chars,
+        )
+        for result in message.results
+    ]
 
 
 def _render_answer(message: AssistantMessage) -> Iterable[str]:
