@@ -12,7 +12,7 @@ up to `busy_timeout` seconds.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -198,7 +198,7 @@ class _Database:
         """Read on, and return the last event that was passed."""
         assert self._reader is not None
         found = self._reader.execute(
-            "SELECT seq, line FROM event WHERE session = ? AND seq > ? "
+            "SELECT seq, CAST(line AS BLOB) FROM event WHERE session = ? AND seq > ? "
             "ORDER BY seq LIMIT ?",
             (row.key, after, limit),
         ).fetchall()
@@ -207,7 +207,7 @@ class _Database:
             after += 1
             if seq != after:
                 raise SessionFormatError("it is missing", seq=after)
-            event = decode_event(line, load_blob)
+            event = _decode(seq, line, load_blob)
             if event is None:
                 continue
             if event.seq != seq:
@@ -242,6 +242,17 @@ class _Database:
             for session_id, last_seq, updated_at, owner in rows
             if last_seq or owner in live
         )
+
+
+def _decode(
+    seq: int, line: bytes, load_blob: Callable[[str], bytes]
+) -> SessionEvent | None:
+    try:
+        return decode_event(line, load_blob)
+    except SessionFormatError as exc:
+        if exc.seq is not None:
+            raise
+        raise SessionFormatError(exc.problem, seq=seq) from exc
 
 
 class _Row(NamedTuple):
