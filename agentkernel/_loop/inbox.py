@@ -22,6 +22,7 @@ from .._session.repair import return_claimed
 __all__ = [
     "Inbox",
     "MessageLike",
+    "admitted",
     "as_message",
     "claim_step",
     "discard_all",
@@ -56,6 +57,23 @@ def same_body(left: UserMessage, right: UserMessage) -> bool:
         right.kind,
         right.meta,
     )
+
+
+def admitted(log: Log, messages: Iterable[UserMessage]) -> tuple[UserMessage, ...]:
+    """Detach the batch that listeners made for a step, and check whose it is.
+
+    Raises:
+      ValueError: if a message is in it twice, or is the session's and not claimed.
+
+    """
+    batch: dict[str, UserMessage] = {}
+    for message in messages:
+        own = as_message(message, str, passive=message.passive)
+        known = own.id in log.fold.messages and own.id not in log.fold.inbox.claimed
+        if known or own.id in batch:
+            raise ValueError(f"message {own.id!r} cannot enter here a second time")
+        batch[own.id] = own
+    return tuple(batch.values())
 
 
 @enable_ki_protection

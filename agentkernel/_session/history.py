@@ -10,6 +10,7 @@ from .._messages import (
     AssistantMessage,
     Message,
     Note,
+    TextBlock,
     ToolCall,
     ToolResult,
     ToolResults,
@@ -97,7 +98,7 @@ class History:
 
     def add_assistant(self, message: AssistantMessage) -> None:
         """Put an answer at the end and open the block of its calls' results."""
-        if not message.content:
+        if not _says_something(message):
             return
         self._items.append(message)
         calls = message.calls
@@ -133,3 +134,11 @@ class History:
             if noted and not self._stopped_run:
                 self._items.append(STOP_NOTE)
             self._stopped_run = True
+
+
+def _says_something(message: AssistantMessage) -> bool:
+    """Whether a provider would take it: blank text alone is refused by some."""
+    return any(
+        not isinstance(block, TextBlock) or block.text.strip()
+        for block in message.content
+    )
