@@ -75,9 +75,8 @@ class Driver:
         self.commons = commons
         self.options = options
         self.parent = parent
+        # Added by the kernel once they are sure to run, removed by themselves.
         self.children: dict[Driver, None] = {}
-        if parent is not None:
-            parent.children[self] = None
         self.work = Work()
         self.background = Background(self)
         self.models = ModelRegistry(commons.models)
@@ -180,7 +179,8 @@ class Driver:
         try:
             while self.lifecycle == "live":
                 await self._wake_receiver.receive()
-                await self._drain()
+                if self.status == "running":
+                    await self._drain()
         except BaseException as error:  # noqa: BLE001  # nothing may stop the agent's closing; it leaves the kernel
             self.commons.crash(fatal_leaf(error) or error)
         finally:
