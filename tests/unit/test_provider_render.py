@@ -63,23 +63,21 @@ def result(call_id: str, *content: str | BinaryBlock, error: str = "") -> ToolRe
     )
 
 
-def ask(*messages: Message, **fields: object) -> ModelRequest:
-    return ModelRequest(system="", messages=messages, **fields)  # type: ignore[arg-type]  # by name  # pyright: ignore[reportArgumentType]
+def ask(*messages: Message, options: JsonObject | None = None) -> ModelRequest:
+    return ModelRequest(system="", messages=messages, options=options or {})
 
 
 def body_of(body: JsonObject) -> dict[str, object]:
     return msgspec.json.decode(encode(body), type=dict[str, object])
 
 
-def chat(
-    *messages: Message, dialect: OpenAIDialect | None = None, **fields: object
-) -> Wire:
-    body = render_openai(ask(*messages, **fields), "m", dialect or OpenAIDialect())
+def chat(*messages: Message, dialect: OpenAIDialect | None = None) -> Wire:
+    body = render_openai(ask(*messages), "m", dialect or OpenAIDialect())
     return msgspec.convert(body_of(body)["messages"], Wire)
 
 
-def claude(*messages: Message, **fields: object) -> Wire:
-    body = render_anthropic(ask(*messages, **fields), "m", max_tokens=100)
+def claude(*messages: Message) -> Wire:
+    body = render_anthropic(ask(*messages), "m", max_tokens=100)
     return msgspec.convert(body_of(body)["messages"], Wire)
 
 
@@ -269,6 +267,13 @@ def test_two_tools_of_one_wire_name_are_refused() -> None:
     with pytest.raises(ModelError, match=r"fs\.read.*fs_read"):
         tool_names(tools)
     assert tool_names(tools[:1]) == {"fs_read": "fs.read"}
+
+
+def test_an_error_is_told_once() -> None:
+    """Where a tool's text holds the message already, it is not said again."""
+    told = result("c1", "no such file: a", error="no such file")
+    wire = chat(user("a"), said(call("c1")), ToolResults((told,)))
+    assert wire[2]["content"] == "Error (FAILED): no such file: a"
 
 
 def test_files_go_out_where_they_can_be_shown_and_are_named_where_not() -> None:

@@ -373,6 +373,26 @@ def test_signs_of_life_are_no_progress() -> None:
     assert [other.feed(item) for item in sse.feed(life)] == [(False, [])] * 3
 
 
+@pytest.mark.case("PROV-05")
+def test_an_event_that_calls_itself_an_error_is_one() -> None:
+    """PROV-05: some servers put the error's fields where the answer's would be."""
+    said = event({"object": "error", "message": "full", "type": "overloaded_error"})
+    assert failure(openai, said, DONE).code == "overloaded"
+
+
+def test_calls_behind_another_reason_are_an_end_for_tool_calls() -> None:
+    """Some servers say stop when they mean that tools are to be called."""
+    chunks = openai(delta("stop", tool_calls=[call(0, "a", "f", "{}")]), DONE)
+    assert chunks[-1] == FinishChunk("tool-calls")
+
+
+def test_arguments_that_come_with_the_head_of_a_block_are_kept() -> None:
+    """Some servers do not stream them."""
+    whole = {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}}
+    chunks = anthropic(message_start(), block(0, whole), message_delta("tool_use"))
+    assert chunks[1] == ToolCallChunk("f", '{"x": 1}', "a")
+
+
 def test_content_in_parts_and_other_choices_are_read() -> None:
     """Some servers send a list of parts; only the first choice is the answer."""
     parts = [{"type": "text", "text": "a"}, {"type": "reference", "ids": [1]}]

@@ -133,6 +133,21 @@ def test_one_call_comes_out_whole_however_its_pieces_are_labelled(
     assert assemble(*pieces) == told(("f", A, call_id))
 
 
+@pytest.mark.case("PROV-03")
+def test_an_index_that_is_new_opens_a_call_in_any_order() -> None:
+    """PROV-03: some servers count from one, or begin with the last."""
+    expected = told(("f", A, None), ("f", B, None))
+    pieces = [p(1, "", "f", A[:3]), p(0, "", "f", B), p(1, "", "", A[3:])]
+    assert assemble(*pieces) == expected
+
+
+@pytest.mark.case("PROV-03")
+def test_ids_that_come_late_go_to_the_calls_of_their_index() -> None:
+    """PROV-03: with the wrong id a result would answer the wrong call."""
+    heads = [p(0, "", "f"), p(1, "", "g")]
+    assert assemble(*heads, p(0, "a", "", A), p(1, "b", "", B)) == TWO
+
+
 @pytest.mark.case("PAIR-09")
 def test_two_calls_under_one_id_are_two_calls() -> None:
     """PAIR-09: some models give every call the same id."""

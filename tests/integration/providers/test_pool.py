@@ -49,7 +49,7 @@ async def cancel_many(
     seen: Counter[str] = Counter()
     limit = trio.CapacityLimiter(at_once)
 
-    async def one(stage: str, rounds: int, twice: bool) -> None:  # noqa: FBT001
+    async def one(stage: str, rounds: int, twice: bool) -> None:  # noqa: FBT001  # start_soon passes by position
         """Cancel so many rounds after this stage has begun; perhaps once more."""
         begun = {name: trio.Event() for name in ("start", "head", "body")}
 
