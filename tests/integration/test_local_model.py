@@ -23,6 +23,7 @@ from agentkernel.bridges.providers.local import LocalModel, find_weights
 from agentkernel.bridges.providers.local_engine import Engine
 from agentkernel.bridges.providers.local_prompt import ask
 from agentkernel.bridges.providers.local_reader import Reader
+from agentkernel.testing import check_model
 
 STORY = "Tell me a long story about a whale."
 WINDOW = 1024
@@ -436,6 +437,14 @@ async def test_nobody_can_reach_the_engine_from_outside() -> None:
     assert not await door.parent.exists()
     del server
     await engine.aclose()
+
+
+async def test_the_embedded_model_keeps_what_the_port_promises(
+    model: LocalModel,
+) -> None:
+    """The same checker as for every model, with answers of three tokens."""
+    asked = request("Say hello.", max_tokens=3)
+    await check_model(lambda: model, request=asked, hang_after=60)
 
 
 async def test_a_model_can_be_closed_as_soon_as_it_is_loaded() -> None:
