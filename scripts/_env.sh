@@ -6,7 +6,7 @@ venv="${AGENTKERNEL_VENV:-$root/.venv}"
 cd "$root"
 
 # The extras of the project that the tests need, comma separated.
-test_extras=""
+test_extras="local"
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS=1
