@@ -378,6 +378,10 @@ class Driver:
             task = None if nursery is None else nursery.parent_task
         return False
 
+    def kick(self) -> None:
+        """Send what was appended on its way to the store."""
+        self.commons.writer.kick(self.log)
+
     def note_inserted(self, queue: Queue, message: UserMessage) -> None:
         """Notify `agent/inbox/inserted`."""
         self.dispatch.notify(InboxInserted, queue, (message,))

@@ -154,6 +154,10 @@ class _Owner(Protocol):
         """Check thread and lifecycle."""
         ...
 
+    def kick(self) -> None:
+        """Send what was appended on its way to the store."""
+        ...
+
     def note_inserted(self, queue: Queue, message: UserMessage) -> None:
         """Notify `agent/inbox/inserted`."""
         ...
@@ -197,6 +201,7 @@ class Inbox:
         with log.holding:
             log.commit(InboxSpliced(queue, index, (message_id,), (new,)))
             self._owner.note_inserted(queue, new)
+        self._owner.kick()
 
     def remove(self, message_id: str) -> UserMessage:
         """Withdraw a pending message; its outcome becomes `discarded`.
@@ -210,6 +215,7 @@ class Inbox:
         with log.holding:
             settle(log, queue, (message_id,), "discarded")
             self._owner.note_discarded((old,))
+        self._owner.kick()
         return old
 
     def move(self, message_id: str, index: int, *, queue: Queue | None = None) -> None:
@@ -232,6 +238,7 @@ class Inbox:
         start = max(0, min(index, len(others)))
         log = self._owner.log
         log.append(InboxSpliced(target, start, (message_id,), (message,)))
+        self._owner.kick()
 
     def _find(self, verb: str, message_id: str) -> tuple[Queue, int, UserMessage]:
         self._owner.refuse_if_closed(f"inbox.{verb}")

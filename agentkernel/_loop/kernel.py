@@ -424,17 +424,23 @@ class Kernel:
         self._commons.check_thread(opening.source_kind)
         if self._ending:
             raise KernelClosedError(opening.source_kind)
+        own = ToolRegistry()
+        for tool in tools:
+            own.add(tool)
         claim = await self._store.claim(
             session_id,
             token=self._token,
             create=opening.source_kind != "resume",
             takeover=opening.takeover,
         )
+        log: Log | None = None
         try:
             log = await load(self._store, claim, opening, self._commons.now)
             await self._commons.writer.flush(log, log.last_seq)
-            return self._install(log, opening, tuple(tools))
+            return self._install(log, opening, tuple(own.effective().values()))
         except BaseException:
+            if log is not None:
+                self._commons.writer.forget(log)
             with trio.CancelScope(shield=True):
                 await self._store.release(claim)
             raise
@@ -457,12 +463,13 @@ class Kernel:
         driver = Driver(log, self._commons, options, parent=parent)
         agent = Agent(driver, Session(log, self._commons.writer), self)
         driver.bind(agent)
+        for tool in tools:
+            driver.tools.add(tool)
         if parent is not None:
             driver.models.adopt(parent.models)
             driver.tools.adopt(parent.tools)
             driver.prompt.adopt(parent.prompt)
-        for tool in tools:
-            driver.tools.add(tool)
+            parent.children[driver] = None
         self._agents[agent.id] = agent
         self._drivers[agent] = driver
         self._commons.start(driver.run, name=f"agent {agent.id}")

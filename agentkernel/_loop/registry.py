@@ -98,6 +98,13 @@ class ToolRegistry(Registry[Tool]):
         """Register a tool under its own name."""
         return self.register(tool.spec.name, tool)
 
+    def adopt(self, other: Registry[Tool]) -> None:
+        """Copy what another registry finds, and be bound by its guards as well."""
+        super().adopt(other)
+        if isinstance(other, ToolRegistry):
+            # The kernel's guards are above this registry, as they are above that one.
+            self._guards = (*other._guards, *self._guards)  # noqa: SLF001  # another of its own class
+
     def guard(self, fn: Guard) -> Callable[[], None]:
         """Add a last check before a body starts; a text it returns refuses the call.
 

@@ -100,7 +100,7 @@ def accept(
         driver.note_inserted(queue, body)
         if started:
             driver.start()
-    driver.commons.writer.kick(log)
+    driver.kick()
     return Sent(body.id, seq)
 
 
@@ -158,6 +158,7 @@ def cancel(
                 driver.stop(holder, cause.kind)
             except BaseException as error:  # noqa: BLE001  # likewise, from the signal's observers
                 leaving = error
+    driver.kick()
     if dropped:
         driver.note_discarded(dropped)
     if leaving is not None:

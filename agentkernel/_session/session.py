@@ -120,8 +120,11 @@ class Session:
           StorageError: if the store failed; it holds the last durable number. The
             events stay queued and are written again.
           SessionDisplacedError: if another kernel has taken the session over.
+          ValueError: if there is no such event yet.
 
         """
+        if seq is not None and seq > self._log.last_seq:
+            raise ValueError(f"event {seq} does not exist yet")
         await self._writer.flush(self._log, self._log.last_seq if seq is None else seq)
 
     async def read(

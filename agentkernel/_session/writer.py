@@ -277,6 +277,11 @@ class Writer:
         self._settled.set()
         self._settled = trio.Event()
 
+    def forget(self, log: Log) -> None:
+        """Write no more of a session that is given back. Not a checkpoint."""
+        self._dirty.pop(log, None)
+        self._failed.pop(log, None)
+
     async def close(self, log: Log) -> None:
         """Write what is left of a session and give its claim back.
 
@@ -297,6 +302,5 @@ class Writer:
         finally:
             with trio.CancelScope(shield=True):
                 log.close()
-                self._dirty.pop(log, None)
-                self._failed.pop(log, None)
+                self.forget(log)
                 await self.store.release(log.claim)

@@ -16,6 +16,7 @@ __all__ = [
     "after",
     "facts",
     "invalidity",
+    "once",
     "opened",
     "plant",
     "stored",
@@ -93,6 +94,17 @@ def after(agent: ak.Agent, name: str) -> list[str]:
     """List the wire names from the first `name` on."""
     names = types(agent)
     return names[names.index(name) :]
+
+
+def once(agent: ak.Agent, name: str, act: Callable[[], object]) -> None:
+    """Do something when the next event of a type is appended."""
+
+    def observe(payload: ak.Appended) -> None:
+        if payload.event.type == name:
+            unregister()
+            act()
+
+    unregister = agent.on(ak.Appended, observe)
 
 
 def texts(messages: Sequence[ak.Message]) -> list[str]:

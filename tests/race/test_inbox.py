@@ -11,7 +11,8 @@ from trio.testing import MockClock, assert_no_checkpoints, wait_all_tasks_blocke
 
 import agentkernel as ak
 from agentkernel.testing import Gate, ScriptedModel, call
-from tests.race.parts import Probe, after, facts, opened, stored, texts
+from agentkernel.testing.faulty import FaultyStore, Hold
+from tests.race.parts import Probe, after, facts, once, opened, stored, texts
 
 
 def entered(agent: ak.Agent) -> dict[str, list[int]]:
@@ -566,13 +567,14 @@ async def test_a_claimed_message_is_not_pending_any_more(autojump_clock: MockClo
 @pytest.mark.clause("I5b")
 async def test_an_outcome_waits_for_the_flush_of_its_turn(autojump_clock: MockClock) -> None:
     """Who hears `completed` may rely on it after a crash."""
-    from agentkernel.testing.faulty import FaultyStore
-
     store = FaultyStore(ak.MemoryStore())
     async with opened(ScriptedModel(["ok"]), store=store) as agent:
+        holds: list[Hold] = []
+        once(agent, "turn/end", lambda: holds.append(store.hold("write")))
         sent = agent.followup("a")
-        hold = store.hold("write", nth=store.calls["write"] + 2)
-        await hold.reached.wait()
+        await wait_all_tasks_blocked()
+        (hold,) = holds
+        assert hold.reached.is_set()
         got: list[ak.Outcome] = []
 
         async def ask() -> None:
