@@ -1,18 +1,18 @@
 """When a failed request is tried again, and after how long: a pure decision.
 
-The policy knows nothing of turns and never waits itself; whoever handles
-`agent/request-error` asks it once for each failed attempt. It is the only layer that
+The policy knows nothing of turns and never waits itself: `on_request_error` is the
+listener to register, and the kernel does the waiting. It is the only layer that
 retries: the providers themselves try once.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from agentkernel import ModelError
+from agentkernel import Fail, ModelError, RequestError, Retry
 
 __all__ = ["RetryPolicy"]
 
@@ -65,3 +65,23 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return error.retry_after + jitter * min(self.first_delay, self.max_delay)
         doubled: float = self.first_delay * 2.0 ** min(attempt - 1, 64)
         return min(self.max_delay, doubled) * (0.5 + jitter / 2)
+
+    async def on_request_error(
+        self,
+        payload: RequestError,
+        proceed: Callable[[RequestError], Awaitable[Retry | Fail]],
+    ) -> Retry | Fail:
+        """Answer `agent/request-error`: `agent.on(RequestError, policy.on_request_error)`.
+
+        What another listener, further in, wants to retry is left to it. A checkpoint
+        only if one of those is.
+
+        Cancellation:
+          Passes through.
+
+        """
+        decision = await proceed(payload)
+        if isinstance(decision, Retry):
+            return decision
+        delay = self.delay(payload.error, payload.attempt, delivered=payload.delivered)
+        return Fail() if delay is None else Retry(delay)

@@ -1,0 +1,9 @@
+"""`python -m agentkernel.cli` is the program `agentkernel`."""
+
+from __future__ import annotations
+
+import sys
+
+from . import main
+
+sys.exit(main())
