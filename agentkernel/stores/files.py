@@ -33,27 +33,27 @@ class File:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     def append(self, data: bytes) -> None:
         """Write at the end; on an error any part may have been written."""
         view = memoryview(data)
         while view:
-            view = view[os.write(self._descriptor, view) :]
+            view = view[os.write(self.descriptor, view) :]
 
     def truncate(self, length: int) -> None:
         """Cut what is behind `length` bytes."""
-        os.ftruncate(self._descriptor, length)
+        os.ftruncate(self.descriptor, length)
 
     def sync(self) -> None:
         """Return when all that the file holds survives a power loss."""
-        os.fsync(self._descriptor)
+        os.fsync(self.descriptor)
 
     def lock(self) -> bool:
         """Try to get the file's lock; false if somebody else has it."""
         assert fcntl is not None
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
@@ -64,13 +64,13 @@ class File:
             there = path.stat()
         except FileNotFoundError:
             return False
-        return os.path.samestat(os.fstat(self._descriptor), there)
+        return os.path.samestat(os.fstat(self.descriptor), there)
 
     def close(self) -> None:
         """Close the file and give up its lock; harmless when called again."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class Files:

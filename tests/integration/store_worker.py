@@ -18,7 +18,7 @@ import agentkernel as ak
 
 __all__ = ["KINDS", "event", "open_store", "read_all"]
 
-KINDS = ("jsonl", "sqlite")
+KINDS: tuple[str, ...] = ("jsonl", "sqlite")
 
 
 def open_store(

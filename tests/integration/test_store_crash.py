@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(mode: str, folder: Path, token: str) -> AsyncIterator[Worker]:
+async def worker(mode: str, folder: Path, token: str) -> AsyncGenerator[Worker]:
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", "tests.integration.store_worker", mode, folder, token],
         stdin=-1,

@@ -185,7 +185,8 @@ async def test_damage_in_a_segment_that_was_sealed_is_an_error_on_reading(
     path = await make(tmp_path, 3)
     await append_two(tmp_path, 3)
     content = path.read_bytes()
-    for broken in (content[:-1] + b"x", content[: len(content) // 2]):
+    last = content[:-1].rindex(b"\n") + 1
+    for broken in (content[:-1] + b"x", content[: last // 2], content[:last]):
         path.write_bytes(broken)
         async with ak.JsonlStore(tmp_path) as store:
             with pytest.raises(ak.SessionFormatError):
@@ -210,7 +211,7 @@ class Steps(Files):
 
     def create(self, path: Path) -> File:
         self.note()
-        return SteppedFile(self, path, super().create(path)._descriptor)
+        return SteppedFile(self, path, super().create(path).descriptor)
 
     def exists(self, path: Path) -> bool:
         self.note()
@@ -271,6 +272,7 @@ async def test_a_takeover_between_any_two_steps_of_a_write_is_seen_by_the_owner(
 ) -> None:
     """What the owner is told was written counts; what does not count, it is told."""
     outcomes: set[tuple[bool, int]] = set()
+    step = 0
     for step in range(1, 100):
         folder, steps = tmp_path / str(step), Steps()
         taken: list[ak.Claim] = []
@@ -316,7 +318,7 @@ async def test_a_failure_at_any_step_of_a_write_loses_and_doubles_nothing(
     tmp_path: Path, code: int, times: int
 ) -> None:
     """The same batch comes again. After a failed sync its old bytes are gone."""
-    failed = True
+    failed, step = True, 0
     for step in range(1, 100):
         folder, steps = tmp_path / str(step), Steps()
 
@@ -356,6 +358,7 @@ async def test_a_claim_that_fails_at_any_step_leaves_the_session_free(
     with path.open("ab") as file:
         file.write(b"torn")
     before = len(os.listdir("/proc/self/fd"))
+    step = 0
     for step in range(1, 100):
         steps = Steps()
 
@@ -375,6 +378,57 @@ async def test_a_claim_that_fails_at_any_step_leaves_the_session_free(
             break
     assert step > 5
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+class LateLock(Files):
+    """A disk on which something happens between opening a folder and locking it."""
+
+    def __init__(self, happening: Callable[[], None]) -> None:
+        self.happening = happening
+
+    def lock_dir(self, path: Path, *, patience: float) -> File | None:
+        folder = File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        happening, self.happening = self.happening, lambda: None
+        happening()
+        assert folder.lock()
+        return folder
+
+
+@pytest.mark.clause("D5b")
+async def test_a_claim_that_waited_for_a_folder_that_is_gone_makes_it_anew(
+    tmp_path: Path,
+) -> None:
+    """The first owner removes its empty session while the second one waits for it."""
+    async with ak.JsonlStore(tmp_path) as owner:
+        first = await owner.claim("s", token=ONE, create=True)
+
+        async def leave() -> None:
+            await owner.release(first)
+
+        files = LateLock(lambda: trio.from_thread.run(leave))
+        async with ak.JsonlStore(tmp_path, files=files) as store:
+            claim = await store.claim("s", token=TWO, create=True)
+            assert claim.epoch == 1
+            assert not await store.write([ak.Append(claim, [event(1)])])
+            assert await read_all(owner, "s") == [event(1)]
+
+
+@pytest.mark.clause("D5b")
+async def test_a_claim_that_was_never_finished_does_not_displace_the_owner(
+    tmp_path: Path,
+) -> None:
+    """Who wanted to take over was killed before its segment had its first line."""
+    async with ak.JsonlStore(tmp_path) as store:
+        claim = await store.claim("s", token=ONE, create=True)
+        await store.write([ak.Append(claim, [event(1)])])
+        (path,) = found(tmp_path, "*.jsonl")
+        for left in (b"", b'{"segment":1,"sess', b"\x00" * 80 + b"\n"):
+            path.with_name("000002.jsonl").write_bytes(left)
+            assert await read_all(store, "s") == [event(1)]
+            assert not await store.write([ak.Append(claim, [event(1)])])
+            assert found(tmp_path, "*.jsonl") == [path]
+    path.with_name("000002.jsonl").write_bytes(b"")
+    assert await append_two(tmp_path, 1) == ()
 
 
 @pytest.mark.clause("D6c")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sqlite3
 import stat
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 import trio
 
 import agentkernel as ak
+from agentkernel.stores.database import connect, make_file, prepare
 from tests.integration.store_worker import event, open_store, read_all
 
 ONE, TWO = "one", "two"
@@ -30,7 +31,7 @@ connection.execute("COMMIT")
 
 
 @asynccontextmanager
-async def locked(path: Path) -> AsyncIterator[trio.Process]:
+async def locked(path: Path) -> AsyncGenerator[trio.Process]:
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", LOCKER, path], stdin=-1, stdout=-1
     )
@@ -109,11 +110,12 @@ async def test_a_lock_that_is_held_too_long_is_an_error_and_loses_nothing(
 
 
 @pytest.mark.clause("D2b")
-async def test_each_commit_is_synced_to_the_disk(tmp_path: Path) -> None:
+def test_each_commit_is_synced_to_the_disk(tmp_path: Path) -> None:
     """In WAL mode anything less than FULL loses commits with the power."""
-    async with ak.SqliteStore(tmp_path / "agents.db") as store:
-        database = store._backend
-        writer: sqlite3.Connection = database._writer  # type: ignore[attr-defined]  # its blocking side
+    path = tmp_path / "agents.db"
+    make_file(path)
+    with closing(connect(path, 1.0)) as writer:
+        prepare(writer, path, 1.0)
         assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
         assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
