@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 __all__ = ["hang_guard"]
 
 
 @contextmanager
-def hang_guard(seconds: float = 60.0) -> Iterator[None]:
+def hang_guard(seconds: float = 60.0) -> Generator[None, None, None]:
     """Interrupt a block that takes longer than this in real time.
 
     Outside of the main thread it does nothing: there is nobody to interrupt.

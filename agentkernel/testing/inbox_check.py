@@ -11,7 +11,7 @@ from typing import Literal, Protocol, TypeAlias, final
 
 from agentkernel import InboxSpliced, UserMessage
 
-__all__ = ["InboxBooks", "MessageFate", "Rule"]
+__all__ = ["InboxBooks", "MessageFate", "Pairs", "Rule"]
 
 _Queue: TypeAlias = Literal["next_turn", "next_step"]
 _Left: TypeAlias = Literal["entered", "discarded", "rejected", "consumed"]
@@ -182,3 +182,28 @@ class InboxBooks:
         self._claimed.pop(message_id, None)
         for name, queue in self._queues.items():
             self._queues[name] = [m for m in queue if m.id != message_id]
+
+
+@final
+class Pairs:
+    """Things that are opened once and closed once, by id."""
+
+    def __init__(self, name: str, rule: Rule) -> None:
+        self._name = name
+        self._rule = rule
+        self._open: dict[str, bool] = {}
+
+    def opened(self, key: str) -> None:
+        """Note an opening."""
+        self._rule(key not in self._open, f"each {self._name} has its own id", key)
+        self._open[key] = True
+
+    def closed(self, key: str) -> None:
+        """Note the closing of something that is open."""
+        self._rule(self._open.get(key, False), f"each {self._name} is closed once", key)
+        self._open[key] = False
+
+    def none_open(self) -> None:
+        """Check that all are closed."""
+        left = ", ".join(key for key, is_open in self._open.items() if is_open)
+        self._rule(not left, f"each {self._name} is closed", left)

