@@ -12,6 +12,7 @@ The classes are also the names under which listeners are registered:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+import math
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -219,6 +220,11 @@ class Retry(msgspec.Struct, frozen=True):
     """Try the request again after `delay` seconds."""
 
     delay: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a delay that nobody could record or wait for."""
+        if not math.isfinite(self.delay):
+            raise ValueError(f"a retry cannot wait for {self.delay} seconds")
 
 
 class Fail(msgspec.Struct, frozen=True):
