@@ -127,9 +127,8 @@ def _require_refusal(tool: Tool, arguments: JsonObject, what: str) -> None:
 
 
 def _check_output(output: object) -> None:
-    is_output = isinstance(output, ToolOutput)
-    _require(is_output, f"{output!r} is not a ToolOutput")
-    assert is_output
+    _require(isinstance(output, ToolOutput), f"{output!r} is not a ToolOutput")
+    assert isinstance(output, ToolOutput)
     blocks = cast("Sequence[object]", output.content)
     for block in blocks:
         _require(isinstance(block, TextBlock | BinaryBlock), f"{block!r} is no block")

@@ -15,12 +15,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["MARK", "Relative", "extend_mark", "find_family", "send_signal"]
+__all__ = [
+    "MARK",
+    "Relative",
+    "extend_mark",
+    "find_family",
+    "signal_each",
+    "signal_group",
+]
 
 # The variable that marks a family. Its value is a path of ids: a command run inside
 # a command carries the outer mark too.
@@ -46,17 +53,26 @@ class Relative(msgspec.Struct, frozen=True):
     started: int
     command: str = ""
 
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What stays the same however the process changes."""
+        return self.pid, self.started
+
 
 def extend_mark(outer: str | None, own: str) -> str:
     """Make the value of `MARK` for a family inside another one."""
     return f"{outer}/{own}" if outer else own
 
 
-def find_family(leader: int, mark: str) -> tuple[Relative, ...]:
+def find_family(
+    leader: int, sessions: Collection[int], mark: str
+) -> tuple[Relative, ...]:
     """List the live processes of a family, the leader included while it lives.
 
     Args:
       leader: the pid of the leader, which is its group and session too.
+      sessions: every session that a relative has been seen in: nobody gets into one
+        but by birth, so whoever is in it is a relative.
       mark: the own part of the family's mark.
 
     """
@@ -66,7 +82,7 @@ def find_family(leader: int, mark: str) -> tuple[Relative, ...]:
     family = {
         pid
         for pid, entry in table.items()
-        if leader in {pid, entry.group, entry.session} or _is_marked(pid, mark)
+        if entry.session in sessions or _is_marked(pid, mark)
     }
     children: dict[int, list[int]] = {}
     for entry in table.values():
@@ -83,32 +99,29 @@ def find_family(leader: int, mark: str) -> tuple[Relative, ...]:
     )
 
 
-def send_signal(
-    leader: int, family: Iterable[Relative], number: signal.Signals
-) -> None:
-    """Send a signal to the leader's group and to those who have left it.
+def signal_group(leader: int, number: signal.Signals) -> None:
+    """Send a signal to the leader's process group; nothing happens if it is gone.
 
-    The leader must not have been reaped, or must be in `family`: else its number may
-    belong to somebody else by now. What is gone already, or may not be signalled, is
-    passed over.
+    The leader must not have been reaped: else its number may be somebody else's.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
+
+
+def signal_each(family: Iterable[Relative], number: signal.Signals) -> None:
+    """Send a signal to each process, unless its pid is another one's by now.
+
+    Who is gone, or may not be signalled, is passed over.
+    """
     for relative in family:
-        if relative.group != leader:
-            _send_to_one(relative, number)
-
-
-def _send_to_one(relative: Relative, number: signal.Signals) -> None:
-    """Signal one process, unless its pid has been given to another one."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        handle = os.pidfd_open(relative.pid)
-        try:
-            entry = _read_entry(relative.pid)
-            if entry is not None and entry.started == relative.started:
-                signal.pidfd_send_signal(handle, number)
-        finally:
-            os.close(handle)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            handle = os.pidfd_open(relative.pid)
+            try:
+                entry = _read_entry(relative.pid)
+                if entry is not None and entry.started == relative.started:
+                    signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
 
 
 def _find_group(leader: int) -> tuple[Relative, ...]:

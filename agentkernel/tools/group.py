@@ -21,7 +21,7 @@ import msgspec
 import trio
 
 from .environment import scrubbed_environment
-from .family import MARK, Relative, extend_mark, find_family, send_signal
+from .family import MARK, Relative, extend_mark, find_family, signal_each, signal_group
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -174,6 +174,9 @@ class ProcessGroup:
         self._process = process
         self._mark = mark
         self._limits = limits
+        # Where relatives have been seen. A child that is born to one of them while
+        # the family is looked up is found here by the next look.
+        self._sessions = {self.pid}
         # Held by whoever ends the family: a second caller waits for the first.
         self._ending = trio.Lock()
         self._ended = False
@@ -211,7 +214,7 @@ class ProcessGroup:
         Harmless after the end.
         """
         if not self._ended:
-            send_signal(self.pid, (), number)
+            signal_group(self.pid, number)
 
     async def end(self) -> None:
         """End the family: SIGTERM, grace, SIGKILL; then reap the leader.
@@ -306,20 +309,28 @@ class ProcessGroup:
 
         """
         deadline = trio.current_time() + seconds
-        send_signal(self.pid, family, number)
+        signal_group(self.pid, number)
+        reached = {r.identity for r in family if r.group == self.pid}
         await trio.lowlevel.checkpoint()
         pause = 0.002
         while family and trio.current_time() < deadline:
+            # Some have left the group, or were born while it was being signalled.
+            signal_each((r for r in family if r.identity not in reached), number)
+            reached.update(relative.identity for relative in family)
             # They are not our children: there is nothing to wait on but time.
             await trio.sleep(pause)
             pause = min(2 * pause, 0.05)
             family = await self._find()
-            if number == signal.SIGKILL:
-                send_signal(self.pid, family, number)
         return family
 
     async def _find(self) -> tuple[Relative, ...]:
         # A limiter of its own: blocked threads elsewhere must not delay an end.
-        return await trio.to_thread.run_sync(
-            find_family, self.pid, self._mark, limiter=trio.CapacityLimiter(1)
+        family = await trio.to_thread.run_sync(
+            find_family,
+            self.pid,
+            frozenset(self._sessions),
+            self._mark,
+            limiter=trio.CapacityLimiter(1),
         )
+        self._sessions.update(relative.session for relative in family)
+        return family

@@ -302,6 +302,7 @@ async def test_output_written_behind_the_leaders_back_is_still_collected() -> No
         "nohup bash -c 'setsid sleep {0} & exit' & wait",
         "(setsid setsid sleep {0} &)",
         "set -m; sleep {0} & :",
+        "set -m; env -i sleep {0} & :",
     ],
 )
 async def test_a_process_that_leaves_the_group_is_found_and_ended(
@@ -328,6 +329,17 @@ async def test_cancelling_ends_a_process_that_left_the_group(
         f"(setsid sh -c 'echo > {started}; exec sleep {tag.seconds}' &) ;"
         f" sleep {tag.seconds}",
         started,
+    )
+    assert tag.live() == []
+
+
+@pytest.mark.case("PROC-04")
+async def test_a_descendant_without_mark_group_and_session_is_found_by_its_ancestry(
+    tag: Tag, started: Path
+) -> None:
+    """As long as the leader lives, its children and theirs are known as such."""
+    await cancel_once_started(
+        f"env -i setsid sh -c 'echo > {started}; sleep {tag.seconds}' & wait", started
     )
     assert tag.live() == []
 
@@ -422,7 +434,7 @@ async def test_a_group_may_leave_by_itself_when_its_input_closes(
     done = tmp_path / "done"
     with trio.fail_after(GUARD):
         async with open_process_group(
-            f"trap '' TERM; cat > /dev/null; echo > {done}; exit 5",
+            f"trap 'exit 9' TERM; cat > /dev/null; echo > {done}; exit 5",
             limits=ProcessLimits(hangup=30),
         ) as group:
             pass

@@ -277,6 +277,13 @@ def test_checked_arguments_hold_the_defaults_and_checking_again_changes_nothing(
     assert draw.check(once) == once
 
 
+@pytest.mark.case("STORE-09")
+def test_half_a_character_in_an_argument_is_replaced_and_not_refused() -> None:
+    """A model may write one; every part of the kernel follows the same rule."""
+    checked = draw.check({"point": {"x": 1}, "label": "\ud83d"})
+    assert checked["label"] == "\ufffd"
+
+
 class Everything(msgspec.Struct):
     number: int
     real: float
@@ -352,8 +359,12 @@ async def test_the_body_gets_converted_values_its_own_defaults_and_the_invocatio
     None
 ):
     """A mutable default must not carry one call's changes into the next."""
-    for _ in range(2):
-        output = await draw.run(invoke(draw, point={"x": 3}, label="p"))
+    call = invoke(draw, point={"x": 3}, label="p")
+    unfilled = msgspec.structs.replace(
+        call, arguments={"point": {"x": 3}, "label": "p"}
+    )
+    for each in (call, call, unfilled, unfilled):
+        output = await draw.run(each)
         assert text(output) == "p@3,0 thin [1.0, 2.0] c1"
 
 
