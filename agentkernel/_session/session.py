@@ -6,12 +6,21 @@ durability here; bridges append the facts that are theirs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
+import msgspec
 import trio
 
-from .events import BRIDGE_FACTS, ApprovalAsked, Fact, SessionEvent, SessionHeader
+from .._json import clean_text, freeze, freeze_object
+from .events import (
+    BRIDGE_FACTS,
+    ApprovalAsked,
+    Extension,
+    Fact,
+    SessionEvent,
+    SessionHeader,
+)
 from .fold import MessageRecord
 from .history import MessageView
 from .log import TAIL, Log
@@ -97,7 +106,8 @@ class Session:
           The event's number.
 
         Raises:
-          TypeError: if the fact is one of the kernel's own.
+          TypeError: if the fact is one of the kernel's own, or holds what is not
+            JSON.
           AgentDisposedError: if the session is closed.
 
         """
@@ -106,7 +116,7 @@ class Session:
                 f"{type(fact).__name__} is appended by the kernel alone; "
                 "use an approval, hook or subagent fact, or an Extension"
             )
-        return self._log.append(fact)
+        return self._log.append(_detached(fact))
 
     async def flush(self, seq: int | None = None) -> None:
         """Wait until an event is durable: by default, the newest one.
@@ -176,3 +186,17 @@ class Session:
             durable=durable,
             buffer=None if buffer is None else max(1, min(buffer, TAIL)),
         )
+
+
+def _detached(fact: Fact) -> Fact:
+    """Make what a bridge hands in immutable and clean, whoever still holds it."""
+    if isinstance(fact, Extension):
+        return Extension(clean_text(fact.name), freeze(fact.body, fact.name))
+    changed: dict[str, object] = {}
+    for name in fact.__struct_fields__:
+        value: object = getattr(fact, name)
+        if isinstance(value, str):
+            changed[name] = clean_text(value)
+        elif isinstance(value, Mapping):
+            changed[name] = freeze_object(value, name)
+    return msgspec.structs.replace(fact, **changed)
