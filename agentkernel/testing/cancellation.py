@@ -276,6 +276,7 @@ async def _run(scenario: Scenario, injection: _Injection) -> LogReport:
     """Play one run to its end, then look at everything that is left of it."""
     living = trio.lowlevel.current_statistics().tasks_living
     hung = False
+    failure: Exception | None = None
     over = trio.CancelScope()
     async with trio.open_nursery() as nursery:
         stack = AsyncExitStack()
@@ -295,11 +296,14 @@ async def _run(scenario: Scenario, injection: _Injection) -> LogReport:
             with stage.scope:
                 async with stack:
                     await _perform(scenario, stage)
+        except Exception as error:  # noqa: BLE001 - raised below, outside of the nursery that would wrap it
+            failure = error
         finally:
             injection.rest()
             over.cancel()
-    if injection.failure is not None:
-        raise injection.failure
+    failure = injection.failure or failure
+    if failure is not None:
+        raise failure
     _require(not hung, f"the scenario hung for {_ALARM:g} virtual seconds")
     _require(
         injection.point is None or injection.acted,

@@ -100,6 +100,8 @@ class _Step:
         self.number = number
         self.attempt = 1
         self.streamed: list[TextChunk | ReasoningChunk] = []
+        # Whether anything was streamed, in this attempt or one before.
+        self.chunked = False
         self.replied = False
         # Calls without a result, and whether their body was announced.
         self.open_calls: dict[str, ToolCall] = {}
@@ -264,6 +266,7 @@ class _LogCheck:
         )
         if isinstance(fact.chunk, TextChunk | ReasoningChunk):
             step.streamed.append(fact.chunk)
+            step.chunked = True
 
     def _replied(self, fact: AssistantReplied) -> None:
         step = self._in_step(fact)
@@ -274,7 +277,7 @@ class _LogCheck:
             fact.interrupted == message.interrupted,
             "the event and its message agree on whether it was interrupted",
         )
-        if step.streamed or fact.interrupted:
+        if step.chunked or fact.interrupted:
             self._same_as_streamed(step, fact)
         if fact.interrupted:
             self._rule(not message.calls, "an interrupted answer carries no calls")

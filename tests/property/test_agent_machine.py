@@ -22,7 +22,7 @@ from agentkernel.testing import (
     install_yielding_listeners,
 )
 
-from .machines import Answer, Host, QueueName, Reference, World
+from tests.property.machines import Answer, Host, QueueName, Reference, World
 
 pytestmark = pytest.mark.clause(
     "C5a", "C6b", "C6d", "C7a", "C7b", "C7c", "C8a", "C8c", "C12a", "C12b", "C13c",

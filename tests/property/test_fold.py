@@ -13,7 +13,7 @@ import agentkernel as ak
 from agentkernel._session.fold import Fold
 from agentkernel.testing import check_log, check_messages
 
-from .logs import Story, stories
+from tests.property.logs import Story, stories
 
 QUICK = settings(max_examples=60, deadline=None)
 

@@ -12,7 +12,7 @@ from agentkernel._session.fold import Fold
 from agentkernel._session.repair import repair_facts
 from agentkernel.testing import ScriptedModel, check_log, check_messages
 
-from .logs import Story, stories
+from tests.property.logs import Story, stories
 
 OWNER = "gone"
 QUICK = settings(max_examples=40, deadline=None)

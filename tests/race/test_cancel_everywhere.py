@@ -22,8 +22,8 @@ from agentkernel.testing import (
     dispose,
 )
 
-from . import scenarios
-from .scenarios import SCENARIOS
+from tests.race import scenarios
+from tests.race.scenarios import SCENARIOS
 
 ACTS: tuple[Act, ...] = (
     cancel_broadly,
