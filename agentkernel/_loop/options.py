@@ -3,7 +3,7 @@
 import msgspec
 
 from .._errors import SessionFormatError
-from .._json import EMPTY, FrozenDict, JsonObject, freeze_object
+from .._json import EMPTY, FrozenDict, JsonObject, clean_text, freeze_object
 
 __all__ = ["AgentOptions"]
 
@@ -29,10 +29,17 @@ class AgentOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     model_options: JsonObject = EMPTY
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no sense."""
+        """Detach the values and clean the text; refuse what makes no sense."""
         for name in ("max_steps", "max_parallel_tool_calls"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
+        own = {
+            "model": clean_text(self.model),
+            "system": clean_text(self.system),
+            "model_options": freeze_object(dict(self.model_options), "model_options"),
+        }
+        for name, value in own.items():
+            msgspec.structs.force_setattr(self, name, value)
 
     def as_json(self) -> FrozenDict:
         """Make what the header holds."""
@@ -48,9 +55,6 @@ class AgentOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
         """
         try:
-            options = msgspec.convert(dict(value), cls)
+            return msgspec.convert(dict(value), cls)
         except (msgspec.ValidationError, ValueError) as error:
             raise SessionFormatError(f"options: {error}", seq=1) from None
-        return msgspec.structs.replace(
-            options, model_options=freeze_object(options.model_options)
-        )
