@@ -15,13 +15,23 @@ from .._session.events import EndingKind
 from .._session.fold import MessageRecord
 from .._session.session import Session
 from .._signal import USER, CancelCause, TurnSignal
+from ..abc import ToolInvocation
+from .approval import ask_approval
 from .ask import Reply
 from .dispatch import Listener
 from .driver import Driver
 from .inbox import Inbox, MessageLike, as_message
 from .maintenance import maintain
 from .options import AgentOptions
-from .payload import Blocker, Notification, Serial, Status, Waterfall
+from .payload import (
+    Allow,
+    Blocker,
+    Deny,
+    Notification,
+    Serial,
+    Status,
+    Waterfall,
+)
 from .prompt import Prompt
 from .registry import ModelRegistry, ToolRegistry
 from .verbs import CancelReceipt, Sent, accept, cancel, wake
@@ -292,6 +302,23 @@ class Agent:
 
         """
         return await maintain(self._driver, fn)
+
+    async def approve(self, call: ToolInvocation, reason: str) -> Allow | Deny:
+        """Ask whoever may decide, for what a call of a live turn wants to do.
+
+        The question goes through the `Approve` listeners, as that of the call itself
+        does; without any the answer is a denial. Always a checkpoint.
+
+        Cancellation:
+          Passes through: a question that is cancelled is not denied.
+
+        Raises:
+          TurnCancelled: if the turn was stopped.
+          Exception: what a listener raised.
+
+        """
+        await trio.lowlevel.checkpoint()
+        return await ask_approval(self._driver, call, reason)
 
     def blockers(self) -> tuple[Blocker, ...]:
         """List what quiescence waits for now; empty for an idle agent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar, final
 
 from .._errors import UnknownNameError
@@ -27,6 +27,8 @@ class Registry(Generic[T]):
     def __init__(self, parent: Registry[T] | None = None) -> None:
         self._parent = parent
         self._entries: dict[str, T] = {}
+        # What a lookup may find at all; None is everything.
+        self._only: frozenset[str] | None = None
 
     def register(self, name: str, entry: T) -> Callable[[], None]:
         """Add an entry, in front of one of that name in the parent.
@@ -41,6 +43,8 @@ class Registry(Generic[T]):
         if name in self._entries:
             raise ValueError(f"a {self.kind} named {name!r} is registered already")
         self._entries[name] = entry
+        if self._only is not None:
+            self._only |= {name}
 
         def unregister() -> None:
             if self._entries.get(name) is entry:
@@ -62,15 +66,31 @@ class Registry(Generic[T]):
 
     def effective(self) -> dict[str, T]:
         """List what a lookup would find, as a new dictionary."""
-        if self._parent is None:
-            return dict(self._entries)
-        return {**self._parent.effective(), **self._entries}
+        found = dict(self._entries)
+        if self._parent is not None:
+            found = {**self._parent.effective(), **found}
+        if self._only is None:
+            return found
+        return {name: entry for name, entry in found.items() if name in self._only}
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Hide every entry but these from lookups, the parent's entries included.
+
+        What is registered here later is found again. A registry that adopts this one
+        is bound in the same way. Not a checkpoint.
+        """
+        kept = frozenset(names)
+        self._only = kept if self._only is None else self._only & kept
 
     def adopt(self, other: Registry[T]) -> None:
         """Copy what another registry finds, as a child does of its parent."""
+        if other._only is not None:
+            self._only = other._only | frozenset(self._entries)
         self._entries = {**other.effective(), **self._entries}
 
     def __contains__(self, name: str) -> bool:
+        if self._only is not None and name not in self._only:
+            return False
         return name in self._entries or (
             self._parent is not None and name in self._parent
         )

@@ -41,6 +41,7 @@ from .._messages import (
 from .._session.events import ToolCalled, ToolReturned
 from .._session.repair import ABORTED, ABORTED_BEFORE_DISPATCH
 from ..abc import Tool, ToolInvocation, ToolOutput
+from .approval import nobody_to_ask
 from .failure import (
     cancelled_here,
     cancelled_part,
@@ -294,7 +295,7 @@ class _Call:
                 agent, signal, self._invocation(arguments), decision.reason
             )
             with self._doing("approval", self.call.name):
-                decision = await dispatch.waterfall(question, _nobody_to_ask)
+                decision = await dispatch.waterfall(question, nobody_to_ask)
             self._refuse_if_stopped()
         if isinstance(decision, Deny):
             reason = clean_text(decision.reason) or "no reason was given"
@@ -399,11 +400,6 @@ class _Call:
 async def _allow(payload: PreExecute) -> Allow:  # noqa: RUF029  # a waterfall's base is awaited
     """Allow the call: the default decision."""
     return Allow()
-
-
-async def _nobody_to_ask(payload: Approve) -> Deny:  # noqa: RUF029  # a waterfall's base is awaited
-    """Deny what needs an approval that nobody here can give."""
-    return Deny("it needs an approval, and there is nobody to give one")
 
 
 async def _keep_output(payload: PostExecute) -> ToolOutput:  # noqa: RUF029  # a waterfall's base is awaited
