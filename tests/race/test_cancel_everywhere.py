@@ -90,14 +90,26 @@ def test_two_stops_close_to_each_other_break_nothing(
 @pytest.mark.long
 @pytest.mark.parametrize(("story", "act"), CASES, ids=IDS)
 def test_nothing_breaks_under_many_task_orders(story: Scenario, act: Act) -> None:
-    """The same sweep under twelve further seeds."""
-    seen(story, act, cancel_everywhere(story, act, seeds=range(100, 112)))
+    """The same sweep under six further seeds."""
+    seen(story, act, cancel_everywhere(story, act, seeds=range(100, 106)))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("then", ACTS)
-@pytest.mark.parametrize(("story", "act"), CASES, ids=IDS)
+@pytest.mark.parametrize(
+    ("act", "then"),
+    [
+        (cancel_broadly, cancel_broadly),
+        (cancel_broadly, cancel_scope),
+        (cancel_and_keep, cancel_broadly),
+        (cancel_and_keep, dispose),
+        (cancel_then_send, cancel_and_keep),
+        (cancel_then_send, cancel_then_send),
+        (dispose, cancel_broadly),
+        (cancel_scope, cancel_then_send),
+    ],
+)
+@pytest.mark.parametrize("story", SCENARIOS)
 def test_no_pair_of_stops_breaks_anything(story: Scenario, act: Act, then: Act) -> None:
-    """Every act behind every other, at each of the next two points of each kind."""
-    if (story, then) not in LOSSY:
-        cancel_everywhere(story, act, then=then, within=2, seeds=[7])
+    """One behind another, at the next point of each kind."""
+    if not {(story, act), (story, then)} & LOSSY:
+        cancel_everywhere(story, act, then=then, within=1, seeds=[7])

@@ -148,7 +148,7 @@ BROKEN: dict[str, tuple[list[ak.Fact], str]] = {
             ak.InboxSpliced("next_turn", removed=("m2",), outcome="claimed"),
         ],
         "first message of next_turn",
-    ),  # fmt: skip
+    ),
     "a claim outside a turn": (swapped(START, CLAIMED), "inside a turn"),
     "a discard of what entered": (
         behind(END, spliced("discarded", "m1")),
