@@ -434,7 +434,7 @@ async def test_a_group_may_leave_by_itself_when_its_input_closes(
     done = tmp_path / "done"
     with trio.fail_after(GUARD):
         async with open_process_group(
-            f"trap 'exit 9' TERM; cat > /dev/null; echo > {done}; exit 5",
+            f"trap 'exit 9' TERM; cat > /dev/null; sleep 0.3; echo > {done}; exit 5",
             limits=ProcessLimits(hangup=30),
         ) as group:
             pass
