@@ -18,6 +18,7 @@ __all__ = [
     "invalidity",
     "once",
     "opened",
+    "places",
     "plant",
     "stored",
     "texts",
@@ -148,6 +149,25 @@ def invalidity(messages: Sequence[ak.Message]) -> str | None:
             if not isinstance(before, ak.AssistantMessage) or not before.calls:
                 return f"results {index} belong to no message"
     return None
+
+
+def places(events: Sequence[ak.SessionEvent]) -> dict[str, list[str]]:
+    """Say where each accepted message is, by a reading of the log of our own."""
+    found: dict[str, list[str]] = {}
+    for event in events:
+        fact = event.data
+        if isinstance(fact, ak.InboxSpliced):
+            to = {None: "discarded", "claimed": "claimed"}.get(fact.outcome, "gone")
+            for message_id in fact.removed:
+                found[message_id] = [to]
+            for message in fact.inserted:
+                found[message.id] = ["pending"]
+        elif isinstance(fact, ak.MessageEntered):
+            if found.get(fact.message.id) in (["claimed"], None):
+                found[fact.message.id] = ["entered"]
+            else:
+                found[fact.message.id].append("entered")
+    return found
 
 
 async def stored(store: ak.SessionStore, session_id: str = "s") -> list[ak.SessionEvent]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 import trio
@@ -12,26 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 import agentkernel as ak
 from agentkernel.testing import Gate, ScriptedModel, call
 from agentkernel.testing.faulty import FaultyStore
-from tests.race.parts import Probe, facts, invalidity, opened, plant, stored, texts
-
-
-def places(events: Sequence[ak.SessionEvent]) -> dict[str, list[str]]:
-    """Say where each accepted message is, by a reading of the log of our own."""
-    found: dict[str, list[str]] = {}
-    for event in events:
-        fact = event.data
-        if isinstance(fact, ak.InboxSpliced):
-            to = {None: "discarded", "claimed": "claimed"}.get(fact.outcome, "gone")
-            for message_id in fact.removed:
-                found[message_id] = [to]
-            for message in fact.inserted:
-                found[message.id] = ["pending"]
-        elif isinstance(fact, ak.MessageEntered):
-            if found.get(fact.message.id) in (["claimed"], None):
-                found[fact.message.id] = ["entered"]
-            else:
-                found[fact.message.id].append("entered")
-    return found
+from tests.race.parts import Probe, facts, invalidity, opened, places, plant, stored, texts
 
 
 async def a_busy_session(store: ak.SessionStore) -> None:
