@@ -1,0 +1,234 @@
+"""Listeners: who may register for what, and how an event goes through them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import agentkernel as ak
+from agentkernel.testing import Gate, ScriptedModel, call
+from tests.race.parts import Probe, opened
+
+Next = Callable[[ak.PreStep], Awaitable[ak.Enter | ak.Reject]]
+
+
+@pytest.mark.clause("L1b")
+async def test_a_listener_of_the_wrong_kind_is_refused_when_it_registers(
+    agent: ak.Agent,
+) -> None:
+    """Not when the event comes, which may be never in a test and daily in production."""
+
+    async def is_async(*_args: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def is_sync(*_args: object) -> None:
+        return
+
+    class Callable_:
+        async def __call__(self, *_args: object) -> None:
+            await trio.lowlevel.checkpoint()
+
+    for wrong in (is_async, functools.partial(is_async, 1), Callable_()):
+        with pytest.raises(TypeError):
+            agent.on(ak.StatusChanged, wrong)
+    for event in (ak.TurnStopping, ak.PreStep):
+        with pytest.raises(TypeError):
+            agent.on(event, is_sync)  # type: ignore[call-overload]  # pyright: ignore
+    for nonsense in (ak.UserMessage, "agent/status", ak.Notification[int]):
+        with pytest.raises(TypeError):
+            agent.on(nonsense, is_sync)  # type: ignore[call-overload]  # pyright: ignore
+    agent.on(ak.TurnStopping, Callable_())  # type: ignore[arg-type]  # pyright: ignore
+    agent.on(ak.StatusChanged, functools.partial(is_sync, 1))
+
+
+@pytest.mark.clause("L1a", "L1b")
+async def test_a_waterfall_goes_through_the_kernels_listeners_first(
+    autojump_clock: MockClock, kernel: ak.Kernel, agent: ak.Agent
+) -> None:
+    """The first is the outermost: it sees the decision of all others last."""
+    order: list[str] = []
+
+    def listener(name: str) -> Callable[[ak.PreStep, Next], Awaitable[ak.Enter | ak.Reject]]:
+        async def listen(payload: ak.PreStep, next_: Next) -> ak.Enter | ak.Reject:
+            assert payload.agent is agent
+            order.append(f"{name} down")
+            decision = await next_(payload)
+            order.append(f"{name} up")
+            return decision
+
+        return listen
+
+    agent.on(ak.PreStep, listener("agent"))
+    kernel.on(ak.PreStep, listener("kernel"))
+    agent.on(ak.PreStep, listener("agent 2"))
+    agent.followup("go")
+    await agent.when_idle()
+    assert order == [
+        "kernel down", "agent down", "agent 2 down", "agent 2 up", "agent up", "kernel up",
+    ]
+
+
+@pytest.mark.clause("L1b")
+async def test_a_registration_ends_when_it_is_taken_back_or_its_agent_goes(
+    autojump_clock: MockClock, kernel: ak.Kernel
+) -> None:
+    """The same function may register twice; taking one back leaves the other."""
+    heard: list[str] = []
+
+    def hear(payload: ak.StatusChanged) -> None:
+        heard.append(payload.agent.id)
+
+    handle = await kernel.create("a", model="scripted")
+    first = handle.agent.on(ak.StatusChanged, hear)
+    handle.agent.on(ak.StatusChanged, hear)
+    first()
+    first()
+    handle.agent.followup("go")
+    await handle.agent.when_idle()
+    assert heard == ["a", "a"]
+    await handle.dispose()
+    again = await kernel.resume("a")
+    again.agent.followup("go")
+    await again.agent.when_idle()
+    assert heard == ["a", "a"]
+
+
+@pytest.mark.clause("L1a", "C4a")
+async def test_payloads_are_frozen_and_carry_agent_and_signal(
+    autojump_clock: MockClock,
+) -> None:
+    """One object for an event, the same signal through the whole turn."""
+    signals: list[object] = []
+    model = ScriptedModel([call("t")], [ak.ModelError("x", retryable=True)], ["end"])
+    async with opened(model, [Probe("t")]) as agent:
+
+        async def through(payload: object, next_: object) -> object:
+            signals.append(payload.signal)  # type: ignore[attr-defined]  # pyright: ignore
+            assert payload.agent is agent  # type: ignore[attr-defined]  # pyright: ignore
+            with pytest.raises(AttributeError):
+                payload.agent = None  # type: ignore[attr-defined]  # pyright: ignore
+            if isinstance(payload, ak.RequestError):
+                return ak.Retry()
+            return await next_(payload)  # type: ignore[operator]  # pyright: ignore
+
+        async def stopping(payload: ak.TurnStopping) -> None:
+            signals.append(payload.signal)
+            await trio.lowlevel.checkpoint()
+
+        for event in (
+            ak.Assemble,
+            ak.PreStep,
+            ak.Request,
+            ak.RequestError,
+            ak.PreExecute,
+            ak.Execute,
+            ak.PostExecute,
+        ):
+            agent.on(event, through)  # type: ignore[call-overload]  # pyright: ignore
+        agent.on(ak.TurnStopping, stopping)
+        agent.followup("go")
+        await agent.when_idle()
+    assert len(signals) == 12
+    assert len({id(s) for s in signals}) == 1
+    assert all(r.signal is signals[0] for r in model.requests)
+
+
+@pytest.mark.clause("L1b", "C4c")
+async def test_the_initiator_is_the_events_agent_while_a_listener_runs(
+    autojump_clock: MockClock,
+) -> None:
+    """Whoever caused the event, and nobody outside of one."""
+    heard: list[tuple[str, str | None]] = []
+
+    def note(name: str) -> None:
+        current = ak.current_agent()
+        heard.append((name, None if current is None else current.id))
+
+    async with ak.open_kernel(ak.MemoryStore(), strict=True) as kernel:
+        a = (await kernel.create("a")).agent
+        b = (await kernel.create("b")).agent
+
+        def nested(_payload: ak.InboxInserted) -> None:
+            note("a before")
+            b.inject("x")
+            note("a after")
+
+        a.on(ak.InboxInserted, nested)
+        b.on(ak.InboxInserted, lambda _p: note("b"))
+        a.inject("x")
+        note("outside")
+    assert heard == [("a before", "a"), ("b", "b"), ("a after", "a"), ("outside", None)]
+
+
+@pytest.mark.clause("T8")
+@pytest.mark.case("EVT-01")
+async def test_a_faulty_observer_is_reported_once_and_harms_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    """An observer of errors that fails is not told of itself for ever."""
+    errors: list[str] = []
+    async with opened(ScriptedModel(default=["ok"]), strict=False) as agent:
+
+        def broken(_payload: object) -> None:
+            raise RuntimeError("broken")
+
+        agent.on(ak.StatusChanged, broken)
+        agent.on(ak.ErrorReported, broken)
+        agent.on(ak.ErrorReported, lambda p: errors.append(p.where))
+        for _ in range(3):
+            sent = agent.followup("go")
+            assert (await agent.outcome(sent.id)).kind == "completed"
+        await agent.when_idle()
+        assert len([e for e in errors if "StatusChanged" in e]) == 1
+        assert len(errors) <= 2
+
+
+@pytest.mark.clause("T8")
+async def test_a_strict_kernel_raises_what_observers_raised(
+    autojump_clock: MockClock,
+) -> None:
+    """So that a test does not pass over a faulty observer."""
+    error = RuntimeError("broken")
+
+    def broken(_payload: object) -> None:
+        raise error
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with opened(ScriptedModel(default=["ok"])) as agent:
+            agent.on(ak.InboxInserted, broken)
+            agent.followup("go")
+            await agent.when_idle()
+    assert caught.value.exceptions == (error,)
+
+
+@pytest.mark.clause("T8", "C11a")
+async def test_later_listeners_of_a_series_are_not_asked_after_a_stop(
+    autojump_clock: MockClock,
+) -> None:
+    """Each is awaited in turn, and a stop ends the series."""
+    gate = Gate()
+    async with opened(ScriptedModel(default=["ok"])) as agent:
+        asked: list[int] = []
+
+        async def first(_payload: ak.TurnStopping) -> None:
+            asked.append(1)
+            with trio.CancelScope(shield=True):
+                await gate.wait()
+
+        async def second(_payload: ak.TurnStopping) -> None:
+            asked.append(2)
+            await trio.lowlevel.checkpoint()
+
+        agent.on(ak.TurnStopping, first)
+        agent.on(ak.TurnStopping, second)
+        sent = agent.followup("go")
+        await gate.reached()
+        agent.cancel()
+        gate.open()
+        await agent.when_idle()
+        assert asked == [1]
+        assert (await agent.outcome(sent.id)).kind == "aborted"
