@@ -34,3 +34,4 @@ from .stage import (
     install_yielding_listeners as install_yielding_listeners,
 )
 from .stores import check_store as check_store
+from .tool_check import check_tool as check_tool

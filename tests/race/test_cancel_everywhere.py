@@ -21,7 +21,6 @@ from agentkernel.testing import (
     cancel_then_send,
     dispose,
 )
-
 from tests.race import scenarios
 from tests.race.scenarios import SCENARIOS
 
