@@ -216,7 +216,7 @@ async def test_a_command_has_no_terminal_and_a_session_of_its_own() -> None:
 
 
 @pytest.mark.case("PROC-01")
-@pytest.mark.clause("C11")
+@pytest.mark.clause("C11b")
 async def test_cancelling_ends_the_shell_and_everything_it_started(
     tag: Tag, started: Path
 ) -> None:
@@ -320,7 +320,7 @@ async def test_a_process_that_leaves_the_group_is_found_and_ended(
 
 
 @pytest.mark.case("PROC-04")
-@pytest.mark.clause("C11")
+@pytest.mark.clause("C11b")
 async def test_cancelling_ends_a_process_that_left_the_group(
     tag: Tag, started: Path
 ) -> None:
@@ -364,7 +364,7 @@ async def test_a_mark_inside_a_mark_still_belongs_to_the_outer_command(
 
 
 @pytest.mark.case("PROC-06", "PROC-01")
-@pytest.mark.clause("C11")
+@pytest.mark.clause("C11b")
 async def test_a_command_that_ignores_the_polite_signals_is_killed(
     tag: Tag, started: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -97,7 +97,7 @@ async def test_a_function_that_does_not_return_is_an_error_that_says_how(
         await call(functions.fail, how=how)
 
 
-@pytest.mark.clause("C11")
+@pytest.mark.clause("C11b", "C11e")
 @pytest.mark.case("TOOL-04")
 async def test_a_function_that_ignores_everything_is_killed_at_its_limit(
     tmp_path: Path,
@@ -112,7 +112,7 @@ async def test_a_function_that_ignores_everything_is_killed_at_its_limit(
     assert not any(is_live(pid) for pid in _pids(started))
 
 
-@pytest.mark.clause("C11")
+@pytest.mark.clause("C11b", "C11e")
 async def test_a_function_that_ignores_everything_is_killed_when_it_is_cancelled(
     tmp_path: Path,
 ) -> None:

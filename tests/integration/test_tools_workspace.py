@@ -508,7 +508,7 @@ async def test_a_command_does_not_see_secrets(
     assert "hidden" not in await work.text("run_shell", command="env")
 
 
-@pytest.mark.clause("C11")
+@pytest.mark.clause("C11b")
 def test_file_work_of_a_stopped_turn_is_given_up_at_its_next_step(work: Work) -> None:
     """The thread asks before each folder and each piece of a file, and leaves."""
     asked: list[int] = []
