@@ -28,7 +28,8 @@ def main(
     """Run the command line, as the program `agentkernel` does.
 
     A program of yours may call it to offer its own tools and models on a terminal. To
-    be called in the main thread, outside of any event loop.
+    be called in the main thread, outside of any event loop, as the last thing that the
+    program does: SIGINT is ignored when it returns.
 
     Args:
       arguments: those behind the program's name; None for those of this process.

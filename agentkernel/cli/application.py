@@ -99,6 +99,8 @@ def _explain(error: BaseException, life: Life) -> Exit:
 def _leaf(error: BaseException) -> BaseException:
     """Take a lone error out of the groups that nurseries have put around it."""
     if isinstance(error, BaseExceptionGroup):
-        leaves = cast("tuple[BaseException, ...]", error.exceptions)
-        return _leaf(leaves[0]) if len(leaves) == 1 else error
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        if len(group.exceptions) == 1:
+            return _leaf(group.exceptions[0])
+        return group
     return error

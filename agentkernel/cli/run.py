@@ -120,6 +120,7 @@ class _Once:
 
     def _stop(self) -> None:
         """Stop the turn; what others have queued stays, what we asked does not."""
+        self._life.notice("[stopping]")
         self._agent.cancel(USER, keep_inbox=True)
         with suppress(MessageNotPendingError):
             self._agent.inbox.remove(self._message_id)

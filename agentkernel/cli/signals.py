@@ -48,14 +48,19 @@ class Interrupts:
 
     @contextmanager
     def listening(self) -> Generator[None]:
-        """Handle signals in this block; entered in the Trio thread."""
+        """Handle signals in this block; entered in the Trio thread.
+
+        Afterwards SIGINT is ignored: the exit code is decided, and one press too many
+        must not replace it by a traceback while the interpreter shuts down.
+        """
         self._token = trio.lowlevel.current_trio_token()
         before = {number: signal.signal(number, self._handle) for number in _HANDLED}
         try:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                ignored = number == signal.SIGINT
+                signal.signal(number, signal.SIG_IGN if ignored else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.presses += 1
