@@ -44,7 +44,9 @@ async def test_a_message_survives_a_kill_between_its_claim_and_the_first_byte(
         async with store:
             before = places(await stored(store))
         model = ScriptedModel(default=["ok"])
-        async with opened(model, store=make_store(kind, tmp_path / str(point))) as agent:
+        async with opened(
+            model, store=make_store(kind, tmp_path / str(point))
+        ) as agent:
             assert agent.status == "idle"
             now = places(await agent.session.read(limit=10_000))
             assert now["second"] == ["pending"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import final
+from typing import cast, final
 
 import trio
 
@@ -16,6 +16,7 @@ __all__ = [
     "after",
     "facts",
     "invalidity",
+    "listen",
     "once",
     "opened",
     "places",
@@ -108,6 +109,14 @@ def once(agent: ak.Agent, name: str, act: Callable[[], object]) -> None:
     unregister = agent.on(ak.Appended, observe)
 
 
+def listen(
+    agent: ak.Agent, event: object, fn: Callable[..., object]
+) -> Callable[[], None]:
+    """Register whatever for whatever: for what the types would not allow."""
+    on = cast("Callable[[object, Callable[..., object]], Callable[[], None]]", agent.on)
+    return on(event, fn)
+
+
 def texts(messages: Sequence[ak.Message]) -> list[str]:
     """Show a history by the text of each message; a result block as a list."""
     shown: list[str] = []
@@ -170,7 +179,9 @@ def places(events: Sequence[ak.SessionEvent]) -> dict[str, list[str]]:
     return found
 
 
-async def stored(store: ak.SessionStore, session_id: str = "s") -> list[ak.SessionEvent]:
+async def stored(
+    store: ak.SessionStore, session_id: str = "s"
+) -> list[ak.SessionEvent]:
     """Read a whole session from its store."""
     return list(await store.read(session_id, limit=1_000_000))
 

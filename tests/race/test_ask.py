@@ -223,6 +223,13 @@ async def test_events_show_where_an_attempt_was_discarded(
         agent.on(ak.RequestError, retry)
         async with agent.ask("question") as reply:
             kinds = [event.type async for event in reply.events()]
-        interesting = [k for k in kinds if k in {"assistant/chunk", "llm/retry", "turn/end"}]
-        assert interesting == ["assistant/chunk", "llm/retry", "assistant/chunk", "turn/end"]
+        interesting = [
+            k for k in kinds if k in {"assistant/chunk", "llm/retry", "turn/end"}
+        ]
+        assert interesting == [
+            "assistant/chunk",
+            "llm/retry",
+            "assistant/chunk",
+            "turn/end",
+        ]
         assert reply.outcome.text == "Hello"

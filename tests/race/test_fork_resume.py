@@ -11,7 +11,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 import agentkernel as ak
 from agentkernel.testing import Gate, ScriptedModel, call
 from agentkernel.testing.faulty import FaultyStore
-from tests.race.parts import Probe, facts, invalidity, opened, places, plant, stored, texts
+from tests.race.parts import (
+    Probe,
+    facts,
+    invalidity,
+    opened,
+    places,
+    plant,
+    stored,
+    texts,
+)
 
 
 async def a_busy_session(store: ak.SessionStore) -> None:
@@ -105,7 +114,9 @@ async def test_a_log_cut_at_any_event_is_resumed_whole(
                 expected = "TOOL_OUTCOME_UNKNOWN" if announced else "TOOL_NOT_STARTED"
                 assert fact.error.code == expected
                 codes[expected] += 1
-        results = Counter(e.data.call_id for e in now if isinstance(e.data, ak.ToolReturned))
+        results = Counter(
+            e.data.call_id for e in now if isinstance(e.data, ak.ToolReturned)
+        )
         calls = [
             c.call_id
             for e in now
@@ -156,7 +167,9 @@ async def test_an_unanswered_call_further_up_is_answered_in_its_place(
     autojump_clock: MockClock,
 ) -> None:
     """Three whole turns lie behind it; they stay as they are."""
-    message = ak.AssistantMessage((ak.ToolCall("c1", "t", {}), ak.ToolCall("c2", "t", {})))
+    message = ak.AssistantMessage(
+        (ak.ToolCall("c1", "t", {}), ak.ToolCall("c2", "t", {}))
+    )
     log: list[ak.Fact] = [ak.SessionHeader(1), ak.TurnStarted(1), ak.StepStarted(1, 1)]
     log += [
         ak.MessageEntered(ak.UserMessage("u1", (ak.TextBlock("u1"),))),
@@ -184,7 +197,12 @@ async def test_an_unanswered_call_further_up_is_answered_in_its_place(
                 "u1",
                 "",
                 "TOOL_NOT_STARTED|TOOL_OUTCOME_UNKNOWN",
-                "u2", "a", "u3", "a", "u4", "a",
+                "u2",
+                "a",
+                "u3",
+                "a",
+                "u4",
+                "a",
             ]
     now = await stored(store)
     assert now[: len(events)] == events
@@ -224,7 +242,10 @@ async def test_a_fork_leaves_open_calls_to_the_original(
         shown = model.requests[-1].messages
         assert invalidity(shown) is None
         assert texts(shown) == [
-            "go", "look", "LEFT_TO_ORIGINAL|LEFT_TO_ORIGINAL", "fork",
+            "go",
+            "look",
+            "LEFT_TO_ORIGINAL|LEFT_TO_ORIGINAL",
+            "fork",
         ]
         ends = [f.reason.kind for f in facts(fork) if isinstance(f, ak.TurnEnded)]
         assert ends == ["interrupted", "completed"]

@@ -28,14 +28,16 @@ def entered(agent: ak.Agent) -> dict[str, list[int]]:
 
 
 @pytest.mark.clause("I1a", "I1b")
-async def test_waking_verbs_make_an_idle_agent_running_before_they_return(autojump_clock: MockClock) -> None:
+async def test_waking_verbs_make_an_idle_agent_running_before_they_return(
+    autojump_clock: MockClock,
+) -> None:
     """A caller may send and then ask for idle without a window in between."""
     async with opened(ScriptedModel(default=["ok"])) as agent:
         for send in (agent.followup, agent.steer):
             with assert_no_checkpoints():
-                assert agent.status == "idle"
+                before = agent.status
                 send("go")
-                assert agent.status == "running"
+                assert (before, agent.status) == ("idle", "running")
             await agent.when_idle()
         with assert_no_checkpoints():
             agent.inject("note")
@@ -45,7 +47,9 @@ async def test_waking_verbs_make_an_idle_agent_running_before_they_return(autoju
 
 
 @pytest.mark.clause("I1a", "I2a")
-async def test_a_turn_claims_every_step_input_and_one_followup(autojump_clock: MockClock) -> None:
+async def test_a_turn_claims_every_step_input_and_one_followup(
+    autojump_clock: MockClock,
+) -> None:
     """One followup is one turn, however many wait; steering goes with the first."""
     model = ScriptedModel(default=["ok"])
     async with opened(model) as agent:
@@ -63,7 +67,9 @@ async def test_a_turn_claims_every_step_input_and_one_followup(autojump_clock: M
 
 @pytest.mark.clause("I2a")
 @pytest.mark.case("INB-05")
-async def test_all_steering_of_one_tool_call_is_in_the_next_request(autojump_clock: MockClock) -> None:
+async def test_all_steering_of_one_tool_call_is_in_the_next_request(
+    autojump_clock: MockClock,
+) -> None:
     """A step takes every waiting steer, not one: none is left for later."""
     gate = Gate()
 
@@ -89,7 +95,9 @@ async def test_all_steering_of_one_tool_call_is_in_the_next_request(autojump_clo
 
 
 @pytest.mark.clause("I1c")
-async def test_steering_that_lands_while_the_turn_ends_gets_a_turn_of_its_own(autojump_clock: MockClock) -> None:
+async def test_steering_that_lands_while_the_turn_ends_gets_a_turn_of_its_own(
+    autojump_clock: MockClock,
+) -> None:
     """A steer sent by an observer of `turn/end` is a wake: nobody has to repeat it."""
     model = ScriptedModel(["one"], ["two"])
     sent: list[ak.Sent] = []
@@ -138,7 +146,9 @@ async def test_steering_before_the_end_of_a_turn_continues_that_turn(
 
 
 @pytest.mark.clause("I1c", "T1d")
-async def test_steering_in_the_last_step_runs_in_the_next_turn(autojump_clock: MockClock) -> None:
+async def test_steering_in_the_last_step_runs_in_the_next_turn(
+    autojump_clock: MockClock,
+) -> None:
     """A turn out of steps cannot take it, and the agent takes it without a wake."""
     gate = Gate()
     model = ScriptedModel([gate, "one"], ["two"])
@@ -154,7 +164,9 @@ async def test_steering_in_the_last_step_runs_in_the_next_turn(autojump_clock: M
 
 @pytest.mark.clause("I1c", "I4a")
 @pytest.mark.parametrize("ending", ["error", "blocked"])
-async def test_input_of_a_turn_that_failed_is_parked_until_a_wake(autojump_clock: MockClock, ending: str) -> None:
+async def test_input_of_a_turn_that_failed_is_parked_until_a_wake(
+    autojump_clock: MockClock, ending: str
+) -> None:
     """A queue that ran on after a failure would act on what was never done."""
     gate = Gate()
     model = ScriptedModel(default=["ok"])
@@ -162,9 +174,7 @@ async def test_input_of_a_turn_that_failed_is_parked_until_a_wake(autojump_clock
         model.add([gate, ak.ModelError("down")])
     async with opened(model) as agent:
 
-        async def reject(
-            payload: ak.PreStep, _next: object
-        ) -> ak.Enter | ak.Reject:
+        async def reject(payload: ak.PreStep, _next: object) -> ak.Enter | ak.Reject:
             await gate.wait()
             return ak.Reject("no") if payload.turn == 1 else ak.Enter(payload.messages)
 
@@ -190,7 +200,9 @@ async def test_input_of_a_turn_that_failed_is_parked_until_a_wake(autojump_clock
 
 @pytest.mark.clause("I4a")
 @pytest.mark.case("INB-07")
-async def test_input_after_the_end_of_a_failed_turn_is_a_wake_of_its_own(autojump_clock: MockClock) -> None:
+async def test_input_after_the_end_of_a_failed_turn_is_a_wake_of_its_own(
+    autojump_clock: MockClock,
+) -> None:
     """What is sent once the failure is on record drains the queue, front first."""
     model = ScriptedModel([ak.ModelError("down")], default=["ok"])
     async with opened(model) as agent:
@@ -208,7 +220,9 @@ async def test_input_after_the_end_of_a_failed_turn_is_a_wake_of_its_own(autojum
 
 
 @pytest.mark.clause("I1d")
-async def test_an_injected_item_rides_along_and_never_causes_a_step(autojump_clock: MockClock) -> None:
+async def test_an_injected_item_rides_along_and_never_causes_a_step(
+    autojump_clock: MockClock,
+) -> None:
     """Not on an idle agent, not at the end of a turn, not by a wake."""
     gate = Gate()
     model = ScriptedModel([gate, "one"], ["two"])
@@ -232,7 +246,9 @@ async def test_an_injected_item_rides_along_and_never_causes_a_step(autojump_clo
 
 
 @pytest.mark.clause("I1e")
-async def test_an_idle_driver_is_parked_on_a_channel_of_one_wake(autojump_clock: MockClock) -> None:
+async def test_an_idle_driver_is_parked_on_a_channel_of_one_wake(
+    autojump_clock: MockClock,
+) -> None:
     """Any number of wakes is one wake: there is nothing that could fill up."""
     async with opened(ScriptedModel(default=["ok"])) as agent:
         receiver = agent._driver._wake_receiver
@@ -281,7 +297,9 @@ async def test_wake_says_whether_it_started_a_drain(autojump_clock: MockClock) -
 
 
 @pytest.mark.clause("I2b")
-async def test_the_claim_is_in_the_log_as_one_act_with_the_start_of_the_turn(autojump_clock: MockClock) -> None:
+async def test_the_claim_is_in_the_log_as_one_act_with_the_start_of_the_turn(
+    autojump_clock: MockClock,
+) -> None:
     """No observer can look between the start of a turn and its claims."""
     seen: list[tuple[str, int, int]] = []
     async with opened(ScriptedModel(default=["ok"])) as agent:
@@ -306,7 +324,9 @@ async def test_the_claim_is_in_the_log_as_one_act_with_the_start_of_the_turn(aut
 
 
 @pytest.mark.clause("I2c", "I4b")
-async def test_every_way_out_of_the_inbox_has_its_outcome_in_the_log(autojump_clock: MockClock) -> None:
+async def test_every_way_out_of_the_inbox_has_its_outcome_in_the_log(
+    autojump_clock: MockClock,
+) -> None:
     """Who reads the log later can tell what became of each message, and why."""
     model = ScriptedModel(default=["ok"])
     async with opened(model) as agent:
@@ -349,7 +369,9 @@ async def test_every_way_out_of_the_inbox_has_its_outcome_in_the_log(autojump_cl
 
 
 @pytest.mark.clause("I4b")
-async def test_an_abort_without_keep_discards_claimed_input_and_lists_it(autojump_clock: MockClock) -> None:
+async def test_an_abort_without_keep_discards_claimed_input_and_lists_it(
+    autojump_clock: MockClock,
+) -> None:
     """The receipt names what the turn had taken and not yet shown to the model."""
     gate = Gate()
     async with opened(ScriptedModel(default=["ok"])) as agent:
@@ -371,7 +393,9 @@ async def test_an_abort_without_keep_discards_claimed_input_and_lists_it(autojum
 
 
 @pytest.mark.clause("I4b")
-async def test_a_failure_before_the_step_puts_claimed_input_back(autojump_clock: MockClock) -> None:
+async def test_a_failure_before_the_step_puts_claimed_input_back(
+    autojump_clock: MockClock,
+) -> None:
     """A listener that raises must not cost the user the message."""
     async with opened(ScriptedModel(default=["ok"])) as agent:
 
@@ -426,7 +450,9 @@ async def test_the_end_of_an_agent_leaves_claimed_and_pending_input_to_a_resume(
 
 @pytest.mark.clause("I3b", "I5a")
 @pytest.mark.case("INB-10")
-async def test_an_id_is_accepted_once_in_the_life_of_a_session(autojump_clock: MockClock) -> None:
+async def test_an_id_is_accepted_once_in_the_life_of_a_session(
+    autojump_clock: MockClock,
+) -> None:
     """A client that repeats a send whose answer was lost causes no second turn."""
     store = ak.MemoryStore()
     model = ScriptedModel(default=["ok"])
@@ -457,7 +483,9 @@ async def test_an_id_is_accepted_once_in_the_life_of_a_session(autojump_clock: M
 @pytest.mark.clause("I3b", "I1a")
 @pytest.mark.case("INB-10")
 @pytest.mark.parametrize("parked_by", ["cancel", "restart"])
-async def test_sending_a_parked_message_again_wakes_the_agent(autojump_clock: MockClock, parked_by: str) -> None:
+async def test_sending_a_parked_message_again_wakes_the_agent(
+    autojump_clock: MockClock, parked_by: str
+) -> None:
     """Else a client's repeat after a crash would wait for an outcome for ever."""
     store = ak.MemoryStore()
     model = ScriptedModel(default=["ok"])
@@ -493,7 +521,9 @@ async def test_a_discarded_id_stays_discarded(autojump_clock: MockClock) -> None
 
 
 @pytest.mark.clause("I3b")
-async def test_a_replaced_message_is_known_by_the_body_it_was_sent_with(autojump_clock: MockClock) -> None:
+async def test_a_replaced_message_is_known_by_the_body_it_was_sent_with(
+    autojump_clock: MockClock,
+) -> None:
     """An edit in the queue is not the sender's: the sender's repeat is a repeat."""
     gate = Gate()
     model = ScriptedModel([gate, "ok"], default=["ok"])
@@ -510,7 +540,9 @@ async def test_a_replaced_message_is_known_by_the_body_it_was_sent_with(autojump
 
 
 @pytest.mark.clause("I3c")
-async def test_pending_messages_are_listed_replaced_removed_and_moved_by_id(autojump_clock: MockClock) -> None:
+async def test_pending_messages_are_listed_replaced_removed_and_moved_by_id(
+    autojump_clock: MockClock,
+) -> None:
     """A client shows the queue and lets its user rearrange it."""
     gate = Gate()
     model = ScriptedModel([gate, "ok"], default=["ok"])
@@ -540,13 +572,20 @@ async def test_pending_messages_are_listed_replaced_removed_and_moved_by_id(auto
         gate.open()
         await agent.when_idle()
         assert texts(model.requests[-1].messages) == [
-            "busy", "ok", "c", "s", "ok", "B",
+            "busy",
+            "ok",
+            "c",
+            "s",
+            "ok",
+            "B",
         ]
         assert (await agent.outcome(a)).kind == "discarded"
 
 
 @pytest.mark.clause("I3c")
-async def test_a_claimed_message_is_not_pending_any_more(autojump_clock: MockClock) -> None:
+async def test_a_claimed_message_is_not_pending_any_more(
+    autojump_clock: MockClock,
+) -> None:
     """What a turn has taken can be stopped with the turn, not edited under it."""
     gate = Gate()
     async with opened(ScriptedModel(default=["ok"])) as agent:
@@ -565,7 +604,9 @@ async def test_a_claimed_message_is_not_pending_any_more(autojump_clock: MockClo
 
 
 @pytest.mark.clause("I5b")
-async def test_an_outcome_waits_for_the_flush_of_its_turn(autojump_clock: MockClock) -> None:
+async def test_an_outcome_waits_for_the_flush_of_its_turn(
+    autojump_clock: MockClock,
+) -> None:
     """Who hears `completed` may rely on it after a crash."""
     store = FaultyStore(ak.MemoryStore())
     async with opened(ScriptedModel(["ok"]), store=store) as agent:
@@ -593,7 +634,9 @@ async def test_an_outcome_waits_for_the_flush_of_its_turn(autojump_clock: MockCl
 
 
 @pytest.mark.clause("I5b")
-async def test_outcomes_of_unknown_and_abandoned_messages_are_errors(autojump_clock: MockClock) -> None:
+async def test_outcomes_of_unknown_and_abandoned_messages_are_errors(
+    autojump_clock: MockClock,
+) -> None:
     """Nobody waits for ever for a message that cannot end here."""
     async with ak.open_kernel(ak.MemoryStore()) as kernel:
         kernel.models.register("m", ScriptedModel())
@@ -614,7 +657,9 @@ async def test_outcomes_of_unknown_and_abandoned_messages_are_errors(autojump_cl
 
 
 @pytest.mark.clause("I6")
-async def test_a_notice_wakes_an_idle_agent_and_joins_a_busy_one(autojump_clock: MockClock) -> None:
+async def test_a_notice_wakes_an_idle_agent_and_joins_a_busy_one(
+    autojump_clock: MockClock,
+) -> None:
     """News of a job reaches the model without anybody asking for it."""
     gate = Gate()
     model = ScriptedModel(["heard"], [gate, call("t")], ["ok"])
@@ -636,7 +681,9 @@ async def test_a_notice_wakes_an_idle_agent_and_joins_a_busy_one(autojump_clock:
 
 
 @pytest.mark.clause("I6")
-async def test_a_broad_cancel_keeps_notices_and_does_not_wake_for_them(autojump_clock: MockClock) -> None:
+async def test_a_broad_cancel_keeps_notices_and_does_not_wake_for_them(
+    autojump_clock: MockClock,
+) -> None:
     """They are facts; the user stopped the work, not the world."""
     gate = Gate()
     model = ScriptedModel(default=["ok"])
@@ -681,18 +728,20 @@ async def test_steering_around_the_end_of_turns_enters_exactly_one_turn(
         model = ScriptedModel(default=["a", "b"])
         async with opened(model) as agent:
 
-            async def send(agent: ak.Agent, verb: str, steps: int, seed: int) -> None:
+            async def send(
+                agent: ak.Agent, ids: list[str], verb: str, steps: int
+            ) -> None:
                 for _ in range(steps):
                     await trio.lowlevel.checkpoint()
                 landed[f"{verb} while {agent.status}"] += 1
                 sender = {"followup": agent.followup, "steer": agent.steer}[verb]
-                ids.append(sender(f"{verb} {steps} {seed}").id)
+                ids.append(sender(f"{verb} {steps}").id)
 
             ids = [agent.followup("go").id]
             async with trio.open_nursery() as nursery:
                 for _ in range(4):
                     verb = source.choice(["followup", "steer", "steer"])
-                    nursery.start_soon(send, agent, verb, source.randrange(24), seed)
+                    nursery.start_soon(send, agent, ids, verb, source.randrange(24))
             await agent.when_idle()
             assert not agent.inbox.next_turn
             assert not agent.inbox.next_step
@@ -708,7 +757,9 @@ async def test_steering_around_the_end_of_turns_enters_exactly_one_turn(
 
 @pytest.mark.clause("I4b")
 @pytest.mark.case("INB-09")
-async def test_messages_of_failed_turns_stay_in_the_history(autojump_clock: MockClock) -> None:
+async def test_messages_of_failed_turns_stay_in_the_history(
+    autojump_clock: MockClock,
+) -> None:
     """A transcript is not one-sided because the provider was down."""
     store = ak.MemoryStore()
     model = ScriptedModel(default=[ak.ModelError("down")])
@@ -729,7 +780,9 @@ async def test_messages_of_failed_turns_stay_in_the_history(autojump_clock: Mock
 
 @pytest.mark.clause("I4a")
 @pytest.mark.case("INB-01")
-async def test_a_stop_that_keeps_the_queue_runs_each_message_once_later(autojump_clock: MockClock) -> None:
+async def test_a_stop_that_keeps_the_queue_runs_each_message_once_later(
+    autojump_clock: MockClock,
+) -> None:
     """They stay visible, in order and durable, and none is run twice."""
     store, gate = ak.MemoryStore(), Gate()
     model = ScriptedModel([gate], default=["ok"])
@@ -741,7 +794,9 @@ async def test_a_stop_that_keeps_the_queue_runs_each_message_once_later(autojump
         assert receipt.kept == tuple(ids)
         await agent.when_idle()
         assert [m.id for m in agent.inbox.next_turn] == ids
-        kept = [e.data for e in await stored(store) if isinstance(e.data, ak.InboxSpliced)]
+        kept = [
+            e.data for e in await stored(store) if isinstance(e.data, ak.InboxSpliced)
+        ]
         assert not any(set(k.removed) & set(ids) for k in kept)
         agent.wake()
         await agent.when_idle()
@@ -749,7 +804,9 @@ async def test_a_stop_that_keeps_the_queue_runs_each_message_once_later(autojump
 
 
 @pytest.mark.case("INB-02")
-async def test_after_a_broad_stop_nothing_that_was_queued_runs(autojump_clock: MockClock) -> None:
+async def test_after_a_broad_stop_nothing_that_was_queued_runs(
+    autojump_clock: MockClock,
+) -> None:
     """The user can stop the machine, and gets back what was waiting."""
     gate = Gate()
     model = ScriptedModel([gate], default=["ok"])

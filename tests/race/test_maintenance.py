@@ -149,7 +149,7 @@ async def test_input_during_maintenance_is_held_and_runs_after_it(
 
 @pytest.mark.parametrize("keep_inbox", [False, True])
 async def test_after_a_cancelled_maintenance_only_latched_input_runs(
-    autojump_clock: MockClock, keep_inbox: bool
+    autojump_clock: MockClock, *, keep_inbox: bool
 ) -> None:
     """What was held before the stop is dropped or parked; what came after it runs."""
     gate = Gate()
@@ -172,7 +172,8 @@ async def test_after_a_cancelled_maintenance_only_latched_input_runs(
         await agent.when_idle()
         assert not model.requests
 
-        agent.inbox.remove(before.id) if keep_inbox else None
+        if keep_inbox:
+            agent.inbox.remove(before.id)
         again = Gate()
 
         async def more(_signal: ak.TurnSignal) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import pytest
 import trio
@@ -187,15 +188,15 @@ async def test_steering_that_comes_during_a_retry_waits_for_the_next_step(
 
 
 @pytest.mark.clause("T2e")
-@pytest.mark.parametrize("wrong", [object(), ak.FinishChunk("stop")])
+@pytest.mark.parametrize(
+    "wrong", [object(), ak.FinishChunk("stop")], ids=["object", "second finish"]
+)
 async def test_a_stream_that_breaks_the_protocol_is_a_failed_request(
     autojump_clock: MockClock, wrong: object
 ) -> None:
     """A faulty provider ends its turn, and the agent goes on."""
-    script = ["a", ak.FinishChunk("stop"), wrong]
-    if not isinstance(wrong, ak.FinishChunk):
-        script = ["a", wrong]
-    model = ScriptedModel(script, ["ok"])  # type: ignore[arg-type]  # pyright: ignore
+    script: list[object] = ["a", wrong, wrong]
+    model = ScriptedModel(cast("list[str]", script), ["ok"])
     async with opened(model) as agent:
         first = agent.followup("go")
         assert (await agent.outcome(first.id)).kind == "error"

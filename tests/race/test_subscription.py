@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -41,7 +43,7 @@ async def test_a_reader_that_comes_back_at_any_place_misses_and_repeats_nothing(
             async with agent.session.subscribe(after=0) as first:
                 early = [await anext(first) for _ in range(at)]
             late = await collect(agent.session.subscribe(after=agent_cursor(at)))
-            read[at] = seqs(early) + seqs(late)  # type: ignore[arg-type]
+            read[at] = seqs(list(early)) + seqs(late)
 
         def agent_cursor(at: int) -> ak.Cursor:
             return ak.Cursor(agent.session.epoch, at)
@@ -70,11 +72,12 @@ async def test_a_cursor_beyond_the_end_gets_a_reset_and_a_replay(
         agent.followup("go")
         await agent.when_idle()
         last = agent.session.last_seq
-        after = {
+        cursors: dict[str, int | ak.Cursor] = {
             "number": last + 1,
             "cursor": ak.Cursor(1, last + 100),
             "epoch": ak.Cursor(9, 1),
-        }[kind]
+        }
+        after = cursors[kind]
         items = await collect(agent.session.subscribe(after=after, follow=False))
         assert items[0] == ak.Reset(ak.Cursor(1, 0))
         assert seqs(items) == list(range(1, last + 1))
@@ -185,7 +188,9 @@ async def test_a_reader_that_sleeps_gets_a_gap_and_every_event_but_chunks(
         agent.followup("go")
         await gate.reached()
         async with agent.session.subscribe(buffer=64) as events:
-            seen = [await anext(events) for _ in range(agent.session.last_seq)]
+            seen: list[object] = [
+                await anext(events) for _ in range(agent.session.last_seq)
+            ]
             with trio.move_on_after(1):
                 await anext(events)
             gate.open()
@@ -195,8 +200,10 @@ async def test_a_reader_that_sleeps_gets_a_gap_and_every_event_but_chunks(
             agent.followup("more")
             await agent.when_idle()
             item: object = None
-            while not isinstance(item, ak.SessionEvent) or item.type != "turn/end" or (
-                item.seq < agent.session.last_seq
+            while (
+                not isinstance(item, ak.SessionEvent)
+                or item.type != "turn/end"
+                or (item.seq < agent.session.last_seq)
             ):
                 item = await anext(events)
                 seen.append(item)
@@ -304,7 +311,9 @@ async def test_all_observers_have_an_event_before_any_has_the_next(
         await agent.when_idle()
         assert (await agent.outcome(sent.id)).kind == "completed"
         expected = [
-            (name, seq) for seq in range(first, agent.session.last_seq + 1) for name in "ab"
+            (name, seq)
+            for seq in range(first, agent.session.last_seq + 1)
+            for name in "ab"
         ]
         assert seen == expected
         assert len(reported) == 1
@@ -335,7 +344,7 @@ async def test_what_a_bridge_appends_is_checked_detached_and_delivered(
         last = session.last_seq
         for wrong in (float("nan"), {1: 2}, object(), {"a": {"b": b"x"}}):
             with pytest.raises(TypeError):
-                session.append(ak.Extension("mine", wrong))  # type: ignore[arg-type]  # pyright: ignore
+                session.append(ak.Extension("mine", cast("str", wrong)))
         for kernels_own in (ak.TurnStarted(9), ak.TurnEnded(9, ak.Ending("aborted"))):
             with pytest.raises(TypeError):
                 session.append(kernels_own)

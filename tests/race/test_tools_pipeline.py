@@ -21,14 +21,25 @@ def results(agent: ak.Agent) -> list[ak.ToolReturned]:
 def codes(agent: ak.Agent) -> list[str]:
     """List the results by call: the error's code, or the text."""
     found = {r.call_id: r for r in results(agent)}
-    calls = [c for f in facts(agent) if isinstance(f, ak.AssistantReplied) for c in f.message.calls]
+    calls = [
+        c
+        for f in facts(agent)
+        if isinstance(f, ak.AssistantReplied)
+        for c in f.message.calls
+    ]
     shown: list[str] = []
     for one in calls:
         result = found[one.call_id]
         if result.error is not None:
             shown.append(result.error.code)
         else:
-            shown.append("".join(b.text for b in result.message.content if isinstance(b, ak.TextBlock)))
+            shown.append(
+                "".join(
+                    b.text
+                    for b in result.message.content
+                    if isinstance(b, ak.TextBlock)
+                )
+            )
     return shown
 
 
@@ -168,13 +179,20 @@ async def test_a_provider_that_repeats_its_ids_confuses_nobody(
     store = ak.MemoryStore()
     tool = Probe("t", parallel_safe=True)
     model = ScriptedModel(
-        [call("t", id="x", n=1), call("t", id="x", n=2)], [call("t", id="x", n=3)], ["end"]
+        [call("t", id="x", n=1), call("t", id="x", n=2)],
+        [call("t", id="x", n=3)],
+        ["end"],
     )
     async with opened(model, [tool], store=store) as agent:
         agent.followup("go")
         await agent.when_idle()
         assert sorted(str(c.arguments["n"]) for c in tool.calls) == ["1", "2", "3"]
-        calls = [c for f in facts(agent) if isinstance(f, ak.AssistantReplied) for c in f.message.calls]
+        calls = [
+            c
+            for f in facts(agent)
+            if isinstance(f, ak.AssistantReplied)
+            for c in f.message.calls
+        ]
         assert len({c.call_id for c in calls}) == 3
         assert {c.provider_id for c in calls} == {"x"}
         assert invalidity(model.requests[2].messages) is None
@@ -199,7 +217,9 @@ async def test_a_call_passes_its_stations_in_one_order(
         await trio.lowlevel.checkpoint()
         return ok()
 
-    async def pre(_payload: ak.PreExecute, _next: object) -> ak.Allow | ak.Ask | ak.Deny:
+    async def pre(
+        _payload: ak.PreExecute, _next: object
+    ) -> ak.Allow | ak.Ask | ak.Deny:
         order.append("pre-execute")
         await trio.lowlevel.checkpoint()
         return ak.Ask("sure?")
@@ -377,7 +397,9 @@ async def test_an_unknown_tool_is_answered_with_the_known_ones(
         assert "t" in error.message.rpartition(":")[2]
         assert (await agent.outcome(sent.id)).kind == "max-steps"
         assert "tool/call" not in [
-            f.TYPE for f in facts(agent) if isinstance(f, ak.ToolCalled) and f.name == "nope"
+            f.TYPE
+            for f in facts(agent)
+            if isinstance(f, ak.ToolCalled) and f.name == "nope"
         ]
 
 
@@ -385,7 +407,16 @@ async def test_an_unknown_tool_is_answered_with_the_known_ones(
 @pytest.mark.case("TOOL-02")
 @pytest.mark.parametrize(
     "arguments",
-    ['{"a":', "null", "[1]", '"s"', "x" * 300_000, '{"a": NaN}', "[" * 10_000, '{"a": 1e999}'],
+    [
+        '{"a":',
+        "null",
+        "[1]",
+        '"s"',
+        "x" * 300_000,
+        '{"a": NaN}',
+        "[" * 10_000,
+        '{"a": 1e999}',
+    ],
     ids=["cut", "null", "list", "string", "junk", "nan", "deep", "inf"],
 )
 async def test_arguments_that_are_no_object_reach_no_body(
@@ -424,7 +455,9 @@ async def test_what_the_tools_own_check_refuses_reaches_no_body(
     model = ScriptedModel([call("t", n=2), call("t", n=1)], [call("t", n=1)], ["end"])
     async with opened(model, [tool]) as agent:
 
-        async def pre(payload: ak.PreExecute, _next: object) -> ak.Allow | ak.Ask | ak.Deny:
+        async def pre(
+            payload: ak.PreExecute, _next: object
+        ) -> ak.Allow | ak.Ask | ak.Deny:
             await trio.lowlevel.checkpoint()
             return ak.Allow({"n": 5} if payload.call.step == 2 else None)
 
@@ -437,7 +470,9 @@ async def test_what_the_tools_own_check_refuses_reaches_no_body(
 
 
 @pytest.mark.clause("T8", "T7a")
-@pytest.mark.parametrize("seam", ["pre-execute", "approve", "guard", "execute", "post-execute", "check"])
+@pytest.mark.parametrize(
+    "seam", ["pre-execute", "approve", "guard", "execute", "post-execute", "check"]
+)
 async def test_a_listener_that_raises_costs_the_call_and_not_the_turn(
     autojump_clock: MockClock, seam: str
 ) -> None:
@@ -453,7 +488,9 @@ async def test_a_listener_that_raises_costs_the_call_and_not_the_turn(
                 return await next_(payload)  # type: ignore[operator]  # pyright: ignore
             raise RuntimeError("broken")
 
-        async def ask(payload: ak.PreExecute, _next: object) -> ak.Allow | ak.Ask | ak.Deny:
+        async def ask(
+            payload: ak.PreExecute, _next: object
+        ) -> ak.Allow | ak.Ask | ak.Deny:
             await trio.lowlevel.checkpoint()
             return ak.Ask() if payload.call.name == "t" else ak.Allow()
 
@@ -490,7 +527,9 @@ async def test_a_denial_and_a_guards_refusal_are_told_to_the_model(
     model = ScriptedModel([call("t", n=1), call("t", n=2), call("t", n=3)], ["end"])
     async with opened(model, [tool]) as agent:
 
-        async def pre(payload: ak.PreExecute, _next: object) -> ak.Allow | ak.Ask | ak.Deny:
+        async def pre(
+            payload: ak.PreExecute, _next: object
+        ) -> ak.Allow | ak.Ask | ak.Deny:
             await trio.lowlevel.checkpoint()
             number = payload.call.arguments["n"]
             if number == 1:
@@ -522,12 +561,17 @@ async def test_an_approval_that_a_stop_cuts_is_no_denial(
         model = ScriptedModel([call("t")], ["end"])
         async with opened(model, [tool]) as agent:
 
-            async def pre(_p: ak.PreExecute, _next: object) -> ak.Allow | ak.Ask | ak.Deny:
+            async def pre(
+                _p: ak.PreExecute, _next: object
+            ) -> ak.Allow | ak.Ask | ak.Deny:
                 await trio.lowlevel.checkpoint()
                 return ak.Ask()
 
             async def approve(
-                _p: ak.Approve, _next: object, late: bool = late, gate: Gate = gate  # noqa: FBT001
+                _p: ak.Approve,
+                _next: object,
+                late: bool = late,
+                gate: Gate = gate,
             ) -> ak.Allow | ak.Deny:
                 with trio.CancelScope(shield=late):
                     await gate.wait()
@@ -660,7 +704,9 @@ async def test_a_child_that_cannot_be_made_does_not_keep_its_parent_from_ending(
     async with ak.open_kernel(ak.MemoryStore(), strict=True) as kernel:
         parent = await kernel.create("p")
         with pytest.raises(ValueError, match="registered already"):
-            await kernel.create("c", tools=[Probe("t"), Probe("t")], parent=parent.agent)
+            await kernel.create(
+                "c", tools=[Probe("t"), Probe("t")], parent=parent.agent
+            )
         with trio.fail_after(60):
             await parent.dispose()
         child = await kernel.create("c")

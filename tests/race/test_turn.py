@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
@@ -9,7 +10,16 @@ from trio.testing import MockClock
 import agentkernel as ak
 from agentkernel.testing import EOF, Gate, ScriptedModel, call
 from agentkernel.testing.faulty import FaultyStore
-from tests.race.parts import Probe, after, facts, invalidity, opened, texts, types
+from tests.race.parts import (
+    Probe,
+    after,
+    facts,
+    invalidity,
+    listen,
+    opened,
+    texts,
+    types,
+)
 
 NOTE = "The previous turn was stopped before it had finished."
 
@@ -134,9 +144,11 @@ async def test_input_at_turn_stopping_goes_its_own_way(
             seen.append(payload.turn)
             if len(seen) == 1:
                 assert payload.ending == ak.Ending("completed")
-                {"steer": agent.steer, "followup": agent.followup, "inject": agent.inject}[
-                    verb
-                ]("more")
+                {
+                    "steer": agent.steer,
+                    "followup": agent.followup,
+                    "inject": agent.inject,
+                }[verb]("more")
 
         agent.on(ak.TurnStopping, stopping)
         agent.followup("go")
@@ -274,7 +286,9 @@ def test_a_step_limit_below_one_is_refused() -> None:
 
 
 @pytest.mark.clause("T2e", "T8")
-@pytest.mark.parametrize("seam", ["assemble", "pre-step", "request", "stopping", "model"])
+@pytest.mark.parametrize(
+    "seam", ["assemble", "pre-step", "request", "stopping", "model"]
+)
 async def test_a_failure_in_a_turn_ends_that_turn_and_no_more(
     autojump_clock: MockClock, seam: str
 ) -> None:
@@ -293,14 +307,16 @@ async def test_a_failure_in_a_turn_ends_that_turn_and_no_more(
             "request": ak.Request,
             "stopping": ak.TurnStopping,
         }.get(seam)
-        remove = agent.on(event, fail) if event is not None else None  # type: ignore[call-overload]  # pyright: ignore
+        remove = listen(agent, event, fail) if event is not None else None
         sent = agent.followup("go")
         agent.followup("queued")
         await agent.when_idle()
         assert endings(agent) == ["error"]
-        assert len(agent.inbox.next_turn) == (1 if seam in {"stopping", "model"} else 1 + (
-            seam in {"assemble", "pre-step"}
-        ))
+        assert len(agent.inbox.next_turn) == (
+            1
+            if seam in {"stopping", "model"}
+            else 1 + (seam in {"assemble", "pre-step"})
+        )
         if seam in {"stopping", "model", "request"}:
             outcome = await agent.outcome(sent.id)
             assert outcome.kind == "error"
@@ -416,7 +432,14 @@ async def test_a_run_of_stopped_turns_shows_one_note_in_its_place(
         agent.followup("e")
         await agent.when_idle()
         assert texts(model.requests[4].messages) == [
-            "a", NOTE, "b", "c", "ok", "d", NOTE, "e",
+            "a",
+            NOTE,
+            "b",
+            "c",
+            "ok",
+            "d",
+            NOTE,
+            "e",
         ]
         earlier = model.requests[2].messages
         assert tuple(model.requests[4].messages[: len(earlier)]) == tuple(earlier)
@@ -548,7 +571,10 @@ async def test_what_a_request_carries_is_logged_when_it_changes(
         agent.followup("b")
         await agent.when_idle()
         headers = [f for f in facts(agent) if isinstance(f, ak.RequestConfigured)]
-        assert [[t.name for t in h.tools] for h in headers] == [["grow"], ["grow", "new"]]
+        assert [[t.name for t in h.tools] for h in headers] == [
+            ["grow"],
+            ["grow", "new"],
+        ]
         assert [h.system for h in headers] == ["", "be brief"]
         assert [r.system for r in model.requests] == ["", "be brief", "be brief"]
 
@@ -563,8 +589,6 @@ async def test_a_request_that_a_listener_made_is_frozen_and_clean_in_the_log(
 
         async def request(payload: ak.Request, _next: object) -> ak.ModelRequest:
             await trio.lowlevel.checkpoint()
-            import msgspec
-
             return msgspec.structs.replace(
                 payload.request, options=options, system="half \ud83d"
             )

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 import agentkernel as ak
 from agentkernel.testing import Gate, ScriptedModel, call
-from tests.race.parts import Probe, opened
+from tests.race.parts import Probe, listen, opened
 
 Next = Callable[[ak.PreStep], Awaitable[ak.Enter | ak.Reject]]
 
@@ -28,20 +28,20 @@ async def test_a_listener_of_the_wrong_kind_is_refused_when_it_registers(
     def is_sync(*_args: object) -> None:
         return
 
-    class Callable_:
+    class AsyncCallable:
         async def __call__(self, *_args: object) -> None:
             await trio.lowlevel.checkpoint()
 
-    for wrong in (is_async, functools.partial(is_async, 1), Callable_()):
+    for wrong in (is_async, functools.partial(is_async, 1), AsyncCallable()):
         with pytest.raises(TypeError):
-            agent.on(ak.StatusChanged, wrong)
+            listen(agent, ak.StatusChanged, wrong)
     for event in (ak.TurnStopping, ak.PreStep):
         with pytest.raises(TypeError):
-            agent.on(event, is_sync)  # type: ignore[call-overload]  # pyright: ignore
+            listen(agent, event, is_sync)
     for nonsense in (ak.UserMessage, "agent/status", ak.Notification[int]):
         with pytest.raises(TypeError):
-            agent.on(nonsense, is_sync)  # type: ignore[call-overload]  # pyright: ignore
-    agent.on(ak.TurnStopping, Callable_())  # type: ignore[arg-type]  # pyright: ignore
+            listen(agent, nonsense, is_sync)
+    listen(agent, ak.TurnStopping, AsyncCallable())
     agent.on(ak.StatusChanged, functools.partial(is_sync, 1))
 
 
@@ -52,7 +52,9 @@ async def test_a_waterfall_goes_through_the_kernels_listeners_first(
     """The first is the outermost: it sees the decision of all others last."""
     order: list[str] = []
 
-    def listener(name: str) -> Callable[[ak.PreStep, Next], Awaitable[ak.Enter | ak.Reject]]:
+    def listener(
+        name: str,
+    ) -> Callable[[ak.PreStep, Next], Awaitable[ak.Enter | ak.Reject]]:
         async def listen(payload: ak.PreStep, next_: Next) -> ak.Enter | ak.Reject:
             assert payload.agent is agent
             order.append(f"{name} down")
@@ -68,7 +70,12 @@ async def test_a_waterfall_goes_through_the_kernels_listeners_first(
     agent.followup("go")
     await agent.when_idle()
     assert order == [
-        "kernel down", "agent down", "agent 2 down", "agent 2 up", "agent up", "kernel up",
+        "kernel down",
+        "agent down",
+        "agent 2 down",
+        "agent 2 up",
+        "agent up",
+        "kernel up",
     ]
 
 
@@ -106,14 +113,17 @@ async def test_payloads_are_frozen_and_carry_agent_and_signal(
     model = ScriptedModel([call("t")], [ak.ModelError("x", retryable=True)], ["end"])
     async with opened(model, [Probe("t")]) as agent:
 
-        async def through(payload: object, next_: object) -> object:
-            signals.append(payload.signal)  # type: ignore[attr-defined]  # pyright: ignore
-            assert payload.agent is agent  # type: ignore[attr-defined]  # pyright: ignore
+        async def through(payload: ak.PreStep, next_: Next) -> object:
+            signals.append(payload.signal)
+            assert payload.agent is agent
             with pytest.raises(AttributeError):
-                payload.agent = None  # type: ignore[attr-defined]  # pyright: ignore
-            if isinstance(payload, ak.RequestError):
-                return ak.Retry()
-            return await next_(payload)  # type: ignore[operator]  # pyright: ignore
+                setattr(payload, "agent", agent)  # noqa: B010 - types know it too
+            return await next_(payload)
+
+        async def retry(payload: ak.RequestError, _next: object) -> ak.Retry | ak.Fail:
+            signals.append(payload.signal)
+            await trio.lowlevel.checkpoint()
+            return ak.Retry()
 
         async def stopping(payload: ak.TurnStopping) -> None:
             signals.append(payload.signal)
@@ -123,12 +133,12 @@ async def test_payloads_are_frozen_and_carry_agent_and_signal(
             ak.Assemble,
             ak.PreStep,
             ak.Request,
-            ak.RequestError,
             ak.PreExecute,
             ak.Execute,
             ak.PostExecute,
         ):
-            agent.on(event, through)  # type: ignore[call-overload]  # pyright: ignore
+            listen(agent, event, through)
+        agent.on(ak.RequestError, retry)
         agent.on(ak.TurnStopping, stopping)
         agent.followup("go")
         await agent.when_idle()

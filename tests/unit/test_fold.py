@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import cast
 
 import pytest
 
 import agentkernel as ak
+from agentkernel._session.events import EndingKind
 from agentkernel._session.fold import Fold, add_usage
 from tests.race.parts import invalidity, texts
 
@@ -29,7 +31,9 @@ def result(call_id: str) -> ak.ToolReturned:
 @pytest.mark.clause("T2c")
 @pytest.mark.case("PAIR-08", "PAIR-04", "SUB-07")
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")))
-def test_results_stand_in_call_order_behind_their_message(order: tuple[str, ...]) -> None:
+def test_results_stand_in_call_order_behind_their_message(
+    order: tuple[str, ...],
+) -> None:
     """In whichever order they came, and whatever entered meanwhile."""
     fold = Fold.over([ak.TurnStarted(1), ak.StepStarted(1, 1)])
     fold.apply(ak.MessageEntered(user("u")))
@@ -69,7 +73,7 @@ def test_a_view_never_changes_whatever_happens_to_the_history() -> None:
     assert view[-1] == view[2] == user("late")
     assert view == before
     with pytest.raises(IndexError):
-        view[3]
+        _ = view[3]
     with pytest.raises(TypeError):
         hash(view)
 
@@ -98,7 +102,8 @@ def test_one_note_stands_for_a_run_of_stopped_turns(
         if not ending.startswith("-"):
             fold.apply(ak.StepStarted(number, 1))
             fold.apply(ak.MessageEntered(user(f"u{number}")))
-        fold.apply(ak.TurnEnded(number, ak.Ending(ending.removeprefix("-"))))  # type: ignore[arg-type]  # pyright: ignore
+        kind = cast("EndingKind", ending.removeprefix("-"))
+        fold.apply(ak.TurnEnded(number, ak.Ending(kind)))
     assert texts(fold.history.view()) == expected
     silent = Fold.over([ak.SessionHeader(1, options={"stop_note": False})])
     silent.apply(ak.TurnStarted(1))
@@ -141,7 +146,8 @@ def test_the_inbox_is_a_fold_of_the_log() -> None:
     assert fold.messages["b"].state == "claimed"
     fold.apply(ak.InboxSpliced("next_turn", inserted=(b,), outcome="returned"))
     assert (fold.messages["b"].state, fold.messages["b"].turn) == ("pending", None)
-    assert fold.inbox.find("b") == ("next_turn", 0)
+    place = fold.inbox.find("b")
+    assert place == ("next_turn", 0)
     fold.apply(ak.InboxSpliced("next_step", removed=("c",), outcome="discarded"))
     assert fold.messages["c"].state == "discarded"
     assert fold.inbox.find("c") is None

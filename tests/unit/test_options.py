@@ -21,7 +21,9 @@ def test_options_are_detached_from_the_dictionary_they_were_made_of() -> None:
 @pytest.mark.clause("D1a", "D1d")
 def test_options_hold_only_what_a_log_can_hold() -> None:
     """Half a surrogate pair is replaced at the door, and what is no JSON refused."""
-    assert ak.AgentOptions(system="half \ud83d", model="m\udc00").system == "half \ufffd"
+    assert (
+        ak.AgentOptions(system="half \ud83d", model="m\udc00").system == "half \ufffd"
+    )
     assert ak.AgentOptions(model="m\udc00").model == "m\ufffd"
     with pytest.raises(TypeError):
         ak.AgentOptions(model_options={"temperature": float("nan")})
@@ -45,7 +47,9 @@ def test_options_of_a_header_come_back_and_unknown_ones_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"max_steps": "3"}, {"max_steps": 0}, {"model": 1}])
-def test_options_of_a_wrong_type_name_the_header(wrong: dict[str, ak.JsonValue]) -> None:
+def test_options_of_a_wrong_type_name_the_header(
+    wrong: dict[str, ak.JsonValue],
+) -> None:
     """A log that somebody edited is refused where it is wrong."""
     with pytest.raises(ak.SessionFormatError) as caught:
         ak.AgentOptions.from_json(wrong)

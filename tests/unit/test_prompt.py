@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
@@ -50,14 +53,14 @@ async def test_a_listener_of_the_assembly_sees_sections_and_may_change_them(
     autojump_clock: MockClock,
 ) -> None:
     """What it hands on is what the default assembly joins."""
-    import msgspec
-
     model = ScriptedModel(["ok"])
     async with opened(model) as agent:
         agent.prompt.section("a", "{{ v }}")
         agent.prompt.variable("v", "old")
 
-        async def listen(payload: ak.Assemble, next_: object) -> str:
+        async def listen(
+            payload: ak.Assemble, next_: Callable[[ak.Assemble], Awaitable[str]]
+        ) -> str:
             await trio.lowlevel.checkpoint()
             assert payload.signal is not None
             assert [s.name for s in payload.sections] == ["a"]
@@ -66,7 +69,7 @@ async def test_a_listener_of_the_assembly_sees_sections_and_may_change_them(
                 sections=(*payload.sections, ak.Section("b", "more")),
                 variables={"v": "new"},
             )
-            text = await next_(changed)  # type: ignore[operator]  # pyright: ignore
+            text = await next_(changed)
             return f"<{text}>"
 
         agent.on(ak.Assemble, listen)
@@ -86,5 +89,8 @@ def test_a_child_copies_its_parents_prompt() -> None:
     child.adopt(parent)
     parent.section("a", "changed")
     parent.variable("v", "2")
-    assert {s.name: s.text for s in child.sections()} == {"a": "parent {{ v }}", "b": "own"}
+    assert {s.name: s.text for s in child.sections()} == {
+        "a": "parent {{ v }}",
+        "b": "own",
+    }
     assert child.variables() == {"v": "1"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import agentkernel as ak
@@ -75,18 +77,18 @@ def test_guards_are_asked_from_the_top_and_adopted_once() -> None:
     kernel = ak.ToolRegistry()
     parent, child = ak.ToolRegistry(kernel), ak.ToolRegistry(kernel)
 
-    def make(name: str) -> object:
+    def make(name: str) -> Callable[[ak.PreExecute], str | None]:
         def guard(_payload: ak.PreExecute) -> str | None:
             return name
 
         return guard
 
     first, second, third = make("kernel"), make("parent"), make("child")
-    kernel.guard(first)  # type: ignore[arg-type]  # pyright: ignore
-    parent.guard(second)  # type: ignore[arg-type]  # pyright: ignore
-    remove = child.guard(third)  # type: ignore[arg-type]  # pyright: ignore
+    kernel.guard(first)
+    parent.guard(second)
+    remove = child.guard(third)
     child.adopt(parent)
-    assert child.guards == (first, second, third)
+    assert list(child.guards) == [first, second, third]
     remove()
-    assert child.guards == (first, second)
-    assert parent.guards == (first, second)
+    assert list(child.guards) == [first, second]
+    assert list(parent.guards) == [first, second]

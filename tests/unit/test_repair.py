@@ -56,7 +56,9 @@ def test_claimed_input_goes_back_to_the_front_of_its_queue_in_order() -> None:
     log = [*HEAD, ak.InboxSpliced("next_step", 0, inserted=(user("u"),))]
     made = repaired(log)
     assert made == [
-        ak.InboxSpliced("next_step", inserted=(user("s"), user("t")), outcome="returned"),
+        ak.InboxSpliced(
+            "next_step", inserted=(user("s"), user("t")), outcome="returned"
+        ),
         ak.InboxSpliced("next_turn", inserted=(user("a"),), outcome="returned"),
         ak.TurnEnded(1, ak.Ending("interrupted")),
     ]
@@ -171,8 +173,11 @@ def test_a_fork_discards_all_pending_and_claimed_input() -> None:
 @pytest.mark.case("PART-05")
 def test_only_a_complete_reasoning_block_is_sealed() -> None:
     """Half a seal would be refused for the rest of the session."""
-    whole = [ak.ReasoningChunk("a"), ak.ReasoningEndChunk(signature="s")]
-    cut = [*whole, ak.ReasoningChunk("b")]
+    cut: list[ak.ReasoningChunk | ak.ReasoningEndChunk] = [
+        ak.ReasoningChunk("a"),
+        ak.ReasoningEndChunk(signature="s"),
+        ak.ReasoningChunk("b"),
+    ]
     assert merge_chunks(cut).content == (
         ak.ReasoningBlock("a", signature="s"),
         ak.ReasoningBlock("b"),

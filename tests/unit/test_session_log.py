@@ -56,7 +56,12 @@ def test_delivery_is_first_in_first_out_also_for_what_observers_cause() -> None:
     log.audience, log.publish = (lambda: True), publish
     log.append(fact("a"))
     assert seen == [
-        "a begin", "a end", "caused 1 begin", "caused 1 end", "caused 2 begin", "caused 2 end",
+        "a begin",
+        "a end",
+        "caused 1 begin",
+        "caused 1 end",
+        "caused 2 begin",
+        "caused 2 end",
     ]
 
 

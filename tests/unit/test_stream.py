@@ -50,9 +50,9 @@ def test_a_cut_message_has_no_calls() -> None:
 
 def test_what_is_shown_is_clean_and_never_empty() -> None:
     """Observers, log and message hold the same string."""
+    assert Answer().add(ak.TextChunk("")) is None
+    assert not Answer().delivered
     answer = Answer()
-    assert answer.add(ak.TextChunk("")) is None
-    assert not answer.delivered
     assert answer.add(ak.TextChunk("half \ud83d")) == ak.TextChunk("half \ufffd")
     assert answer.delivered
     answer.add(ak.FinishChunk("stop"))
@@ -90,7 +90,20 @@ def test_later_usage_replaces_what_it_knows_and_keeps_the_rest() -> None:
 @pytest.mark.clause("T3d")
 @pytest.mark.parametrize(
     "text",
-    ['{"a":', "null", "[1]", '"s"', "1", "x" * 300_000, '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', "[" * 100_000, '{"a":1}{"b":2}', "{'a': 1}"],
+    [
+        '{"a":',
+        "null",
+        "[1]",
+        '"s"',
+        "1",
+        "x" * 300_000,
+        '{"a": NaN}',
+        '{"a": -Infinity}',
+        '{"a": 1e999}',
+        "[" * 100_000,
+        '{"a":1}{"b":2}',
+        "{'a': 1}",
+    ],
 )
 def test_arguments_that_are_no_object_are_never_mended(text: str) -> None:
     """The problem is said within bounds; what goes on is an empty object."""
@@ -143,7 +156,9 @@ def test_the_text_of_a_message_is_what_observers_saw(chunks: list[ak.Chunk]) -> 
     thought = "".join(c.text for c in seen if isinstance(c, ak.ReasoningChunk))
     for message in (answer.message(1, 1), merge_chunks(seen)):
         assert message.text == text
-        reasoning = [b.text for b in message.content if isinstance(b, ak.ReasoningBlock)]
+        reasoning = [
+            b.text for b in message.content if isinstance(b, ak.ReasoningBlock)
+        ]
         assert "".join(reasoning) == thought
         assert all(b.text for b in message.content if isinstance(b, ak.TextBlock))
     assert merge_chunks(seen).content == answer.message(1, 1).content
