@@ -1,0 +1,21 @@
+"""Subagents: agents that work for another agent.
+
+Children in this process are `Subagents` and `agent_tool`; agents in a program of their
+own, behind the Agent Client Protocol, are `RemoteAgent` and `remote_agent_tool`.
+"""
+
+from .schema import AnswerSchema as AnswerSchema
+from .spawn import (
+    AgentTool as AgentTool,
+    ChildOptions as ChildOptions,
+    Subagents as Subagents,
+    agent_tool as agent_tool,
+)
+from .values import (
+    NO_ANSWER as NO_ANSWER,
+    ChildRefusedError as ChildRefusedError,
+    Persona as Persona,
+    Report as Report,
+    add_usage as add_usage,
+    as_output as as_output,
+)
