@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, TypeAlias, final
 
 import msgspec
@@ -132,19 +132,46 @@ class ScriptedModel:
     ) -> AsyncGenerator[AsyncIterable[Chunk], None]:
         self.open_streams += 1
         try:
-            async with aclosing(_play(script)) as chunks:
-                yield chunks
+            yield _Answer(script)
         finally:
             self.open_streams -= 1
 
 
-async def _play(script: Sequence[ScriptItem]) -> AsyncGenerator[Chunk, None]:
-    """Yield a script's chunks, with a checkpoint before each."""
-    finish: FinishChunk | None = FinishChunk("stop")
-    for item in script:
-        await trio.lowlevel.checkpoint()
+@final
+class _Answer:
+    """One answer while it is given: an async iterator over a script."""
+
+    def __init__(self, script: Sequence[ScriptItem]) -> None:
+        self._items = iter(script)
+        # What is still to come behind the script; None once it has finished.
+        self._finish: FinishChunk | None = FinishChunk("stop")
+
+    def __aiter__(self) -> _Answer:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        """Give the next chunk, and do what the script says before it.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through.
+
+        """
+        while True:
+            await trio.lowlevel.checkpoint()
+            try:
+                item = next(self._items)
+            except StopIteration:
+                return self._last()
+            chunk = await self._act(item)
+            if chunk is not None:
+                return chunk
+
+    async def _act(self, item: ScriptItem) -> Chunk | None:
+        """Do what an item says; return it if it is a chunk."""
         if isinstance(item, str):
-            yield TextChunk(item)
+            item = TextChunk(item)
         elif isinstance(item, Gate):
             await item.wait()
         elif isinstance(item, BaseException):
@@ -152,14 +179,17 @@ async def _play(script: Sequence[ScriptItem]) -> AsyncGenerator[Chunk, None]:
         elif isinstance(item, int | float):
             await trio.sleep(item)
         elif isinstance(item, _Eof):
-            return
+            self._items, self._finish = iter(()), None
         elif isinstance(item, FinishChunk):
-            finish = None
-            yield item
-        else:
-            if isinstance(item, ToolCallChunk):
-                finish = FinishChunk("tool-calls")
-            yield item
-    if finish is not None:
-        await trio.lowlevel.checkpoint()
-        yield finish
+            self._finish = None
+        elif isinstance(item, ToolCallChunk):
+            self._finish = FinishChunk("tool-calls")
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return None if isinstance(item, Gate | int | float | _Eof) else item
+
+    def _last(self) -> FinishChunk:
+        """Finish once, unless the script has done so or was cut."""
+        finish, self._finish = self._finish, None
+        if finish is None:
+            raise StopAsyncIteration
+        return finish
