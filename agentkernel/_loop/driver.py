@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, final
 
 import trio
-from trio.lowlevel import ParkingLot
+from trio.lowlevel import ParkingLot, disable_ki_protection, enable_ki_protection
 
 from .._errors import (
     AgentDisposedError,
@@ -34,7 +34,7 @@ from .background import Background
 from .cancellation import TurnCancellation
 from .commons import Commons
 from .dispatch import Dispatcher, Listeners, initiator
-from .failure import fatal_leaf
+from .failure import fatal_leaf, fault
 from .inbox import put_back
 from .maintenance import Maintenance, perform
 from .options import AgentOptions
@@ -49,7 +49,7 @@ from .payload import (
 )
 from .prompt import Prompt
 from .registry import ModelRegistry, ToolRegistry
-from .turn import run_turn
+from .turn import end_open_turn, run_turn
 from .verbs import CancelCall
 from .work import Work
 
@@ -117,17 +117,20 @@ class Driver:
 
     # --- stopping
 
+    @enable_ki_protection
     def begin_disposal(self) -> None:
         """Mark the agent as disposing and interrupt what runs; done at most once."""
         if self.lifecycle != "live":
             return
         self.lifecycle = "disposing"
         self.park()
-        if self.holder is not None:
-            self.stop(self.holder, "disposed")
         self._signal_wake()
-        for child in tuple(self.children):
-            child.begin_disposal()
+        try:
+            if self.holder is not None:
+                self.stop(self.holder, "disposed")
+        finally:
+            for child in tuple(self.children):
+                child.begin_disposal()
 
     @property
     def live_turn(self) -> int | None:
@@ -164,6 +167,7 @@ class Driver:
 
     # --- the task
 
+    @enable_ki_protection
     async def run(self) -> None:
         """Drain whenever woken, until disposal; then close the session.
 
@@ -177,15 +181,31 @@ class Driver:
         self._task = trio.lowlevel.current_task()
         initiator.set(self.agent)
         try:
-            while self.lifecycle == "live":
-                await self._wake_receiver.receive()
-                if self.status == "running":
-                    await self._drain()
+            await self._serve()
         except BaseException as error:  # noqa: BLE001  # nothing may stop the agent's closing; it leaves the kernel
-            self.commons.crash(fatal_leaf(error) or error)
+            leaf = fatal_leaf(error) or fault(error, stopped=True)
+            if leaf is not None:
+                self.commons.crash(leaf)
+                end_open_turn(self, leaf)
+                self.log.deliver()
         finally:
             with trio.CancelScope(shield=True):
                 await self._finish()
+
+    @disable_ki_protection
+    async def _serve(self) -> None:
+        """Drain whenever woken, as long as the agent lives.
+
+        Always a checkpoint.
+
+        Cancellation:
+          As `run`.
+
+        """
+        while self.lifecycle == "live":
+            await self._wake_receiver.receive()
+            if self.status == "running":
+                await self._drain()
 
     async def _drain(self) -> None:
         """Run turns until nothing is wanted, then become idle.

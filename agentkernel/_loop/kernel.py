@@ -16,6 +16,7 @@ from typing import TypeVar, final, overload
 
 import msgspec
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from .._errors import (
     AgentDisposedError,
@@ -47,6 +48,7 @@ D = TypeVar("D")
 
 
 @asynccontextmanager
+@enable_ki_protection
 async def open_kernel(
     store: SessionStore,
     *,
@@ -88,17 +90,22 @@ async def open_kernel(
     kernel = Kernel(commons, store)
     body_error: BaseException | None = None
     async with store:
-        async with trio.open_nursery() as nursery:
-            context = contextvars.copy_context()
-            await nursery.start(kernel.host, context, nursery.cancel_scope.cancel)
-            nursery.start_soon(kernel.watch_for_cancellation)
-            try:
-                yield kernel
-            except BaseException as error:  # noqa: BLE001  # raised below, outside of the nursery that would wrap it
-                body_error = error
-            with trio.CancelScope(shield=True):
-                await kernel.end()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                context = contextvars.copy_context()
+                nursery.start_soon(kernel.host, context, nursery.cancel_scope.cancel)
+                try:
+                    await kernel.hosted.wait()
+                    nursery.start_soon(kernel.watch_for_cancellation)
+                    yield kernel
+                except BaseException as error:  # noqa: BLE001  # raised below, outside of the nursery that would wrap it
+                    body_error = error
+                with trio.CancelScope(shield=True):
+                    body_error = await kernel.see_to_the_end(body_error)
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            # Nothing is left to wait for but the sentinel: an interruption came then.
+            body_error = body_error or fatal_leaf(group) or group
     if commons.fatal is not None:
         raise commons.fatal
     if body_error is not None:
@@ -129,6 +136,9 @@ class Kernel:
         self._drivers: dict[Agent, Driver] = {}
         self._ending = False
         self._ended = trio.Event()
+        # Whether drivers can be started, and whether their nursery has been left.
+        self.hosted = trio.Event()
+        self.left = trio.Event()
         self.close_failures: list[StorageError] = []
 
     @property
@@ -338,11 +348,11 @@ class Kernel:
 
     # --- the kernel's own side
 
+    @enable_ki_protection
     async def host(
         self,
         context: contextvars.Context,
         on_crash: Callable[[], None],
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Run drivers, writer and watchdog until the kernel has ended.
 
@@ -360,12 +370,15 @@ class Kernel:
                     nursery.start_soon(self._commons.watchdog.run)
                     self._commons.writer.on_failure = self._storage_failed
                     self._commons.writer.on_write = self._write_began
-                    task_status.started()
+                    self.hosted.set()
                     await self._ended.wait()
                     nursery.cancel_scope.cancel()
         except BaseException as error:  # noqa: BLE001  # a fault of the kernel's own tasks leaves the block as itself
             self._commons.crash(fatal_leaf(error) or error)
+        finally:
+            self.left.set()
 
+    @enable_ki_protection
     async def watch_for_cancellation(self) -> None:
         """Turn a cancellation of the block into the disposal of every agent.
 
@@ -379,6 +392,25 @@ class Kernel:
             await trio.sleep_forever()
         finally:
             self._begin_end()
+
+    async def see_to_the_end(
+        self, error: BaseException | None
+    ) -> BaseException | None:
+        """End the kernel, whatever comes; return what the block has to raise.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Shielded by its caller.
+
+        """
+        while not self.left.is_set():
+            try:
+                await self.end()
+            except KeyboardInterrupt as interrupt:
+                # It reaches the main task wherever it waits; the end goes on.
+                error = error or interrupt
+        return error
 
     async def end(self) -> None:
         """Dispose of every agent and wait until all have gone.
@@ -397,7 +429,7 @@ class Kernel:
                 self.close_failures.append(driver.close_failure)
             self._drivers.pop(driver.agent, None)
         self._ended.set()
-        await trio.lowlevel.checkpoint()
+        await self.left.wait()
 
     def forget(self, agent: Agent) -> None:
         """Let an agent leave the registry; its driver calls this when it is gone."""
@@ -445,6 +477,7 @@ class Kernel:
                 await self._store.release(claim)
             raise
 
+    @enable_ki_protection
     def _install(
         self, log: Log, opening: Opening, tools: tuple[Tool, ...]
     ) -> AgentHandle:

@@ -34,7 +34,7 @@ from .step import Step
 if TYPE_CHECKING:
     from .driver import Driver
 
-__all__ = ["Interrupted", "Turn", "run_turn"]
+__all__ = ["Interrupted", "Turn", "end_open_turn", "run_turn"]
 
 
 class Interrupted(Exception):  # control flow inside a turn, never seen outside
@@ -181,18 +181,45 @@ class Turn:
     @enable_ki_protection
     def _end(self) -> Ending:
         """Decide, clear the holder, append `turn/end`: one act, nothing in between."""
-        driver, reason = self.driver, self.holder.reason
-        if driver.lifecycle != "live":
-            ending = Ending("disposed")
-        elif reason is not None:
-            ending = Ending("aborted")
-        elif self.fatal is not None:
-            ending = Ending("error", code="fatal", message=describe(self.fatal))
-        else:
-            ending = self.natural
-        driver.end_turn(ending)
+        ending = _decide(self.driver, self.holder, self.fatal) or self.natural
+        self.driver.end_turn(ending)
         self.log.commit(TurnEnded(self.number, ending))
         return ending
+
+
+def _decide(
+    driver: Driver, holder: TurnCancellation | None, fatal: BaseException | None
+) -> Ending | None:
+    """Say how a turn ends that does not end as its steps say; None if it does."""
+    if driver.lifecycle != "live":
+        return Ending("disposed")
+    if holder is not None and holder.reason is not None:
+        return Ending("aborted")
+    if fatal is not None:
+        return Ending("error", code="fatal", message=describe(fatal))
+    return None
+
+
+@enable_ki_protection
+def end_open_turn(driver: Driver, error: BaseException) -> None:
+    """End a turn that an error has cut between two of its own lines.
+
+    The facts are those of any ending, as one act; their delivery is the caller's.
+    """
+    log = driver.log
+    number = log.fold.open_turn
+    if number is None:
+        return
+    facts = closing_facts(
+        log.fold, started=ABORTED, unstarted=ABORTED_BEFORE_DISPATCH
+    )
+    for fact in facts:
+        log.commit(fact)
+    put_back(log)
+    ending = _decide(driver, driver.holder, error)
+    assert ending is not None
+    driver.end_turn(ending)
+    log.commit(TurnEnded(number, ending))
 
 
 async def run_turn(driver: Driver, holder: TurnCancellation) -> None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final, Protocol, final
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from .payload import Blocker
 
@@ -125,6 +126,7 @@ class Watchdog:
         if self._due.pop(watched, None) is not None:
             self._set_deadline()
 
+    @enable_ki_protection
     async def run(self) -> None:
         """Sleep until something is due, for ever.
 

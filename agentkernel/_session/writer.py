@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from .._errors import SessionDisplacedError, StorageError
 from ..abc import Append, Claim, SessionStore
@@ -125,6 +126,7 @@ class Writer:
         if log.durable_seq < log.last_seq:
             raise self._reason(log)
 
+    @enable_ki_protection
     async def run(self) -> None:
         """Write whenever kicked, for ever; the kernel cancels it when all is closed.
 
