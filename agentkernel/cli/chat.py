@@ -164,30 +164,31 @@ class _Conversation:
                 self._stopping = False
                 self._tell_parked()
             if self._leaving:
-                self._life.end(Exit.INTERRUPTED)
+                self._life.end(Exit.COMPLETED)
         self._update()
 
     # --- stopping
 
-    def _stop(self) -> None:
-        """Stop what runs and keep the queue; while that lasts, say what it waits for."""
+    def _stop(self) -> bool:
+        """Stop what runs and keep the queue; false, and words, if it ends already."""
         receipt = self._agent.cancel(USER, keep_inbox=True, turn=self._turn)
         if receipt.effective:
             self._stopping = True
             self._screen.notice("[stopping]")
         elif self._agent.status == "running":
             self._life.explain()
+        return receipt.effective
 
     def _on_interrupt(self) -> None:
-        if self._agent.status == "idle":
-            self._life.end(Exit.COMPLETED)
-        else:
-            self._stop()
+        """Stop, or leave if there is nothing left to stop."""
+        if self._agent.status == "idle" or not self._stop():
+            self._on_again()
 
     def _on_again(self) -> None:
+        """Leave as soon as the agent is idle."""
         self._leaving = True
         if self._agent.status == "idle":
-            self._life.end(Exit.INTERRUPTED)
+            self._life.end(Exit.COMPLETED)
 
     # --- keys
 

@@ -74,7 +74,7 @@ def _local(path: str) -> Model:
             "the engine of the local model is not installed; "
             "pip install 'trio-agentkernel[local]'"
         )
-    from agentkernel.bridges.providers.local import LocalModel  # noqa: PLC0415  # costs a process that runs another model nothing
+    from agentkernel.bridges.providers.local import LocalModel  # noqa: PLC0415  # loaded by who uses it
 
     try:
         return LocalModel(path or None)
@@ -83,7 +83,7 @@ def _local(path: str) -> Model:
 
 
 def _anthropic(name: str, environ: Mapping[str, str], base_url: str) -> Model:
-    from agentkernel.bridges.providers import AnthropicModel  # noqa: PLC0415  # as above
+    from agentkernel.bridges.providers import AnthropicModel  # noqa: PLC0415  # loaded by who uses it
 
     key = _key("ANTHROPIC_API_KEY", f"anthropic:{name}", environ)
     if not base_url:
@@ -92,7 +92,7 @@ def _anthropic(name: str, environ: Mapping[str, str], base_url: str) -> Model:
 
 
 def _openai(kind: str, name: str, environ: Mapping[str, str], base_url: str) -> Model:
-    from agentkernel.bridges.providers import OpenAIModel  # noqa: PLC0415  # as above
+    from agentkernel.bridges.providers import OpenAIModel  # noqa: PLC0415  # loaded by who uses it
 
     if kind == "openai":
         key = _key("OPENAI_API_KEY", f"openai:{name}", environ)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -74,11 +73,12 @@ async def test_tool_output_is_in_the_next_request(command: Command) -> None:
     """The bytes of the file go to the model: a local server sees both requests."""
     (command.folder / "note.txt").write_text("the password is xyzzy\n")
     bodies: list[bytes] = []
+    function = r'{"name": "read_file", "arguments": "{\"path\": \"note.txt\"}"}'
+    tool_call = f'{{"index": 0, "id": "c", "function": {function}}}'
     answers = [
-        {"tool_calls": [{"index": 0, "id": "c", "function": {
-            "name": "read_file", "arguments": '{"path": "note.txt"}'}}]},
-        {"content": "done"},
-    ]  # fmt: skip
+        (f'{{"tool_calls": [{tool_call}]}}', "tool_calls"),
+        ('{"content": "done"}', "stop"),
+    ]
 
     async def serve(stream: trio.SocketStream) -> None:
         data = b""
@@ -89,13 +89,12 @@ async def test_tool_output_is_in_the_next_request(command: Command) -> None:
         while len(body) < length:
             body += await stream.receive_some()
         bodies.append(body)
-        delta = answers[len(bodies) - 1]
-        reason = "tool_calls" if "tool_calls" in delta else "stop"
-        chunks = [
-            {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
-            {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]},
-        ]
-        lines = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+        delta, reason = answers[len(bodies) - 1]
+        lines = (
+            f'data: {{"choices": [{{"index": 0, "delta": {delta}}}]}}\n\n'
+            'data: {"choices": [{"index": 0, "delta": {}, '
+            f'"finish_reason": "{reason}"}}]}}\n\n'
+        )
         await stream.send_all(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
             b"connection: close\r\n\r\n" + f"{lines}data: [DONE]\n\n".encode()
@@ -120,13 +119,16 @@ async def test_tool_output_is_in_the_next_request(command: Command) -> None:
     assert b"xyzzy" in bodies[1]
 
 
+NO_ARGUMENTS: dict[str, object] = {}
+
+
 @pytest.mark.parametrize(
     ("answer", "code", "kind"),
     [
         (["fine"], 0, "completed"),
         ([{"error": "no such model"}], 1, "error"),
         (["cut", {"finish": "max-tokens"}], 5, "max-tokens"),
-        ([{"call": "list_files", "arguments": {}}], 4, "max-steps"),
+        ([{"call": "list_files", "arguments": NO_ARGUMENTS}], 4, "max-steps"),
     ],
 )
 async def test_exit_code_says_how_the_turn_ended(
@@ -143,9 +145,17 @@ async def test_exit_code_says_how_the_turn_ended(
 
 def test_every_outcome_has_a_code_of_its_own_kind() -> None:
     """What no command can provoke here is looked up: rejected and stopped messages."""
-    kinds = ("completed", "blocked", "max-steps", "max-tokens", "aborted", "discarded")
-    assert [code_of(ak.Outcome(kind)) for kind in kinds] == [0, 3, 4, 5, 130, 130]  # type: ignore[arg-type]  # literals  # pyright: ignore[reportArgumentType]
-    assert code_of(ak.Outcome("error")) == code_of(ak.Outcome("interrupted")) == 1
+    codes = {
+        ak.Outcome("completed"): 0,
+        ak.Outcome("blocked"): 3,
+        ak.Outcome("max-steps"): 4,
+        ak.Outcome("max-tokens"): 5,
+        ak.Outcome("aborted"): 130,
+        ak.Outcome("discarded"): 130,
+        ak.Outcome("error"): 1,
+        ak.Outcome("interrupted"): 1,
+    }
+    assert {outcome: code_of(outcome) for outcome in codes} == codes
 
 
 @pytest.mark.clause("D3a")

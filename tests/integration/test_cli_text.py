@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import re
+from typing import cast
 
 import pytest
 from hypothesis import given, strategies as st
 
 from agentkernel.cli.editor import Key, KeyDecoder, Line
+from agentkernel.cli.exits import Exit
 from agentkernel.cli.plain import Plain, escape_json, fit, one_line, plain, width
 from agentkernel.cli.settings import build_parser
 from agentkernel.cli.transcript import describe_call
@@ -50,8 +54,6 @@ def test_payload_of_a_hostile_sequence_is_shown_and_not_swallowed() -> None:
 
 @given(HOSTILE)
 def test_escaped_json_means_the_same(text: str) -> None:
-    import json  # noqa: PLC0415  # here alone
-
     line = json.dumps(text, ensure_ascii=False)
     assert json.loads(escape_json(line)) == text
 
@@ -81,10 +83,13 @@ def test_long_argument_does_not_hide_the_next() -> None:
         (b"\x1bx", [Key("escape"), Key("text", "x")]),
         (b"\x1b\x1b", [Key("escape")]),
         (b"\x1b[200~a\rb\x1b[31m\x1b[201~\r", [Key("text", "a\nb"), Key("enter")]),
-        (b"\x7f\x15\x17\x04\x03", [*map(Key, ("backspace", "kill", "word", "end", "stop"))]),  # type: ignore[arg-type]  # literals
+        (
+            b"\x7f\x15\x17\x04\x03",
+            [Key("backspace"), Key("kill"), Key("word"), Key("end"), Key("stop")],
+        ),
         (b"a\x01b", [Key("text", "a"), Key("text", "b")]),
     ],
-)  # fmt: skip
+)
 def test_bytes_are_read_as_keys(data: bytes, keys: list[Key]) -> None:
     """The same, however the terminal's bytes are cut into reads."""
     whole = KeyDecoder()
@@ -126,18 +131,18 @@ def test_line_is_edited_at_its_end() -> None:
 
 def helps() -> dict[str, str]:
     """Each command with the help that it prints."""
-    parser = build_parser()
-    found = {"agentkernel": parser.format_help()}
+    found: dict[str, str] = {}
 
-    def visit(name: str, parser: object) -> None:
-        for action in getattr(parser, "_actions", ()):
-            choices = getattr(action, "choices", None)
+    def visit(name: str, parser: argparse.ArgumentParser) -> None:
+        found[name] = parser.format_help()
+        for action in parser._actions:
+            choices = cast("object", action.choices)
             if isinstance(choices, dict):
-                for word, child in choices.items():
-                    found[f"{name} {word}"] = child.format_help()
+                children = cast("dict[str, argparse.ArgumentParser]", choices)
+                for word, child in children.items():
                     visit(f"{name} {word}", child)
 
-    visit("agentkernel", parser)
+    visit("agentkernel", build_parser())
     return found
 
 
@@ -157,8 +162,6 @@ def test_manual_holds_the_help_of_every_command() -> None:
 
 
 def test_manual_names_every_exit_code() -> None:
-    from agentkernel.cli.exits import Exit  # noqa: PLC0415  # here alone
-
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
     assert listed == {*map(int, Exit)}
