@@ -58,7 +58,7 @@ def test_folding_goes_on_from_any_cut(story: Story, data: st.DataObject) -> None
     assert state(over(facts[:cut])) == before
 
 
-@pytest.mark.clause("D1a", "I2b")
+@pytest.mark.clause("I2b")
 @QUICK
 @given(stories())
 def test_every_log_and_every_prefix_keeps_the_rules(story: Story) -> None:
@@ -68,7 +68,7 @@ def test_every_log_and_every_prefix_keeps_the_rules(story: Story) -> None:
         check_log(story.events[:cut], whole=False)
 
 
-@pytest.mark.clause("T4c", "L1c")
+@pytest.mark.clause("T4c")
 @QUICK
 @given(stories())
 def test_the_request_that_went_out_is_the_one_that_the_log_gives(story: Story) -> None:

@@ -65,7 +65,7 @@ def test_a_stop_that_keeps_the_inbox_drops_nothing_anywhere(story: Scenario) -> 
     assert cancel_everywhere(story, cancel_broadly, seeds=[3]).fates["discarded"]
 
 
-@pytest.mark.clause("C2c", "C5d", "C10a")
+@pytest.mark.clause("C2c", "C10a", "C12c")
 @pytest.mark.parametrize(
     ("act", "then"),
     [
