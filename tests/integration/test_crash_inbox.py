@@ -30,7 +30,7 @@ async def test_a_message_survives_a_kill_between_its_claim_and_the_first_byte(
     The dead owner's claim is taken over without asking, the rest of the queue is
     as it was, and what the user sent runs once.
     """
-    points = sorted(random.Random(SEED).sample(range(1, 70), 50))  # noqa: S311
+    points = sorted(random.Random(SEED).sample(range(1, 70), 50))  # noqa: S311  # a seed, no secret
     program = [sys.executable, "-m", "tests.integration.crashing_agent"]
     subprocess.run(  # noqa: ASYNC221 - the test has nothing else to do
         [*program, kind, str(tmp_path), *map(str, points)],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import cast, final
+from typing import Protocol, cast, final
 
 import trio
 
@@ -27,6 +27,10 @@ __all__ = [
 ]
 
 Body = Callable[[ak.ToolInvocation], Awaitable[ak.ToolOutput]]
+
+
+class _Register(Protocol):
+    def __call__(self, event: object, fn: object, /) -> Callable[[], None]: ...
 
 
 async def _say_ok(_call: ak.ToolInvocation) -> ak.ToolOutput:
@@ -73,7 +77,7 @@ async def opened(
     store: ak.SessionStore | None = None,
     options: AgentOptions | None = None,
     strict: bool = True,
-) -> AsyncIterator[ak.Agent]:
+) -> AsyncGenerator[ak.Agent, None]:
     """Open a kernel with one model and one agent, `s`; an hour is its limit."""
     async with ak.open_kernel(store or ak.MemoryStore(), strict=strict) as kernel:
         kernel.models.register("m", model)
@@ -109,11 +113,9 @@ def once(agent: ak.Agent, name: str, act: Callable[[], object]) -> None:
     unregister = agent.on(ak.Appended, observe)
 
 
-def listen(
-    agent: ak.Agent, event: object, fn: Callable[..., object]
-) -> Callable[[], None]:
+def listen(agent: ak.Agent, event: object, fn: object) -> Callable[[], None]:
     """Register whatever for whatever: for what the types would not allow."""
-    on = cast("Callable[[object, Callable[..., object]], Callable[[], None]]", agent.on)
+    on = cast("_Register", agent.on)
     return on(event, fn)
 
 
@@ -192,7 +194,7 @@ async def plant(
     """Make a store that holds a session of these events, as a crash left it."""
     store = ak.MemoryStore()
     async with store:
-        claim = await store.claim(session_id, token="planted", create=True)  # noqa: S106
+        claim = await store.claim(session_id, token="planted", create=True)  # noqa: S106  # a claim has a token, no secret
         await store.write([ak.Append(claim, events)])
         await store.release(claim)
     return store

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -11,6 +15,21 @@ from agentkernel.testing import Gate, ScriptedModel
 from tests.race.parts import facts, opened, texts, types
 
 pytestmark = pytest.mark.clause("I5c")
+
+
+T = TypeVar("T")
+
+
+async def leave(reply: ak.Reply, act: Callable[[], T], gate: Gate | None = None) -> T:
+    """Leave a reply's block by an exception, after an act and at a gate."""
+    acts: list[T] = []
+    with suppress(LookupError):
+        async with reply:
+            acts.append(act())
+            if gate is not None:
+                await gate.reached()
+            raise LookupError
+    return acts[0]
 
 
 async def test_a_reply_is_streamed_and_its_outcome_known_behind_the_block(
@@ -87,10 +106,8 @@ async def test_leaving_early_withdraws_a_message_that_waits_and_stops_nobody_els
     async with opened(model) as agent:
         first = agent.followup("first")
         await gate.reached()
-        with pytest.raises(LookupError):
-            async with agent.ask("question") as reply:
-                last = agent.followup("last")
-                raise LookupError
+        reply = agent.ask("question")
+        last = await leave(reply, lambda: agent.followup("last"))
         assert (await agent.outcome(reply.sent.id)).kind == "discarded"
         gate.open()
         assert (await agent.outcome(first.id)).kind == "completed"
@@ -111,10 +128,8 @@ async def test_leaving_early_before_the_message_entered_takes_it_back(
             return ak.Enter(payload.messages)
 
         agent.on(ak.PreStep, hold)
-        with pytest.raises(LookupError):
-            async with agent.ask("question") as reply:
-                await gate.reached()
-                raise LookupError
+        reply = agent.ask("question")
+        await leave(reply, lambda: None, gate)
         assert (await agent.outcome(reply.sent.id)).kind == "discarded"
         await agent.when_idle()
         assert not model.requests
@@ -128,12 +143,8 @@ async def test_leaving_early_after_the_turn_ended_changes_nothing(
     gate = Gate()
     model = ScriptedModel(["one"], [gate, "two"])
     async with opened(model) as agent:
-        with pytest.raises(LookupError):
-            async with agent.ask("question") as reply:
-                next_one = agent.followup("next")
-                await agent.outcome(reply.sent.id)
-                await gate.reached()
-                raise LookupError
+        reply = agent.ask("question")
+        next_one = await leave(reply, lambda: agent.followup("next"), gate)
         gate.open()
         assert (await agent.outcome(next_one.id)).text == "two"
         assert (await agent.outcome(reply.sent.id)).kind == "completed"

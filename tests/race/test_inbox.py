@@ -251,7 +251,7 @@ async def test_an_idle_driver_is_parked_on_a_channel_of_one_wake(
 ) -> None:
     """Any number of wakes is one wake: there is nothing that could fill up."""
     async with opened(ScriptedModel(default=["ok"])) as agent:
-        receiver = agent._driver._wake_receiver
+        receiver = agent._driver._wake_receiver  # pyright: ignore[reportPrivateUsage]  # no public name
         await wait_all_tasks_blocked()
         statistics = receiver.statistics()
         assert statistics.max_buffer_size == 1
@@ -423,6 +423,7 @@ async def test_the_end_of_an_agent_leaves_claimed_and_pending_input_to_a_resume(
 ) -> None:
     """Closing the program is no answer to what the user has asked for."""
     store, gate = ak.MemoryStore(), Gate()
+    ids: list[str] = []
     with trio.CancelScope() as scope:
         async with opened(ScriptedModel(default=["ok"]), store=store) as agent:
 
@@ -431,7 +432,8 @@ async def test_the_end_of_an_agent_leaves_claimed_and_pending_input_to_a_resume(
                 return ak.Enter(payload.messages)
 
             agent.on(ak.PreStep, hold)
-            ids = [agent.inject("i").id, agent.followup("a").id, agent.followup("b").id]
+            ids += [agent.inject("i").id, agent.followup("a").id]
+            ids.append(agent.followup("b").id)
             await gate.reached()
             if way == "cancelled":
                 scope.cancel()
@@ -724,7 +726,7 @@ async def test_steering_around_the_end_of_turns_enters_exactly_one_turn(
     """Fifty seeded schedules: accepted is delivered plus pending plus discarded."""
     landed: Counter[str] = Counter()
     for seed in range(block * 50, block * 50 + 50):
-        source = random.Random(seed)  # noqa: S311
+        source = random.Random(seed)  # noqa: S311  # a seed, no secret
         model = ScriptedModel(default=["a", "b"])
         async with opened(model) as agent:
 

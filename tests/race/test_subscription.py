@@ -31,7 +31,10 @@ async def test_a_reader_that_comes_back_at_any_place_misses_and_repeats_nothing(
     """Disconnect after each event while more keep coming: the parts are the whole."""
     gate = Gate()
     model = ScriptedModel(["a", "b"], ["c", gate, "d"])
-    async with opened(model) as agent:
+    async with ak.open_kernel(ak.MemoryStore(), strict=True) as kernel:
+        kernel.models.register("m", model)
+        handle = await kernel.create("s", model="m")
+        agent = handle.agent
         agent.followup("1")
         agent.followup("2")
         await gate.reached()
@@ -54,9 +57,8 @@ async def test_a_reader_that_comes_back_at_any_place_misses_and_repeats_nothing(
             await wait_all_tasks_blocked()
             gate.open()
             await agent.when_idle()
-            await agent.session.flush()
-            last = agent.session.last_seq
-            agent._driver.log.close()
+            await handle.dispose()
+        last = agent.session.last_seq
         assert last > count
         assert all(numbers == list(range(1, last + 1)) for numbers in read.values())
 

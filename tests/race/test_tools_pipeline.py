@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 import trio
@@ -11,7 +13,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 import agentkernel as ak
 from agentkernel.testing import Gate, ScriptedModel, call
 from agentkernel.testing.faulty import FaultyStore, Hold
-from tests.race.parts import Probe, facts, invalidity, once, opened, texts, types
+from tests.race.parts import (
+    Probe,
+    facts,
+    invalidity,
+    listen,
+    once,
+    opened,
+    texts,
+    types,
+)
 
 
 def results(agent: ak.Agent) -> list[ak.ToolReturned]:
@@ -232,24 +243,20 @@ async def test_a_call_passes_its_stations_in_one_order(
     def guard(payload: ak.PreExecute) -> None:
         order.append(f"guard {payload.call.arguments['n']}")
 
-    async def execute(payload: ak.Execute, next_: object) -> ak.ToolOutput:
+    async def execute(
+        payload: ak.Execute, next_: Callable[[ak.Execute], Awaitable[ak.ToolOutput]]
+    ) -> ak.ToolOutput:
         order.append("execute")
-        output = await next_(payload)  # type: ignore[operator]  # pyright: ignore
+        output = await next_(payload)
         order.append("executed")
-        assert isinstance(output, ak.ToolOutput)
         return output
 
     async def post(payload: ak.PostExecute, _next: object) -> ak.ToolOutput:
         order.append("post-execute")
         await trio.lowlevel.checkpoint()
-        return ak.ToolOutput.of(payload.output.content[0].text + "!")  # type: ignore[union-attr]  # pyright: ignore
-
-    def record(payload: ak.Appended) -> None:
-        fact = payload.event.data
-        if isinstance(fact, ak.ToolCalled):
-            order.append(f"tool/call {fact.arguments['n']}")
-        elif isinstance(fact, ak.ToolReturned):
-            order.append("tool/result")
+        (block,) = payload.output.content
+        assert isinstance(block, ak.TextBlock)
+        return ok(f"{block.text}!")
 
     model = ScriptedModel([call("t", n=1)], ["end"])
     async with opened(model, [Probe("t", body, check=check)]) as agent:
@@ -257,18 +264,21 @@ async def test_a_call_passes_its_stations_in_one_order(
         agent.on(ak.Approve, approve)
         agent.on(ak.Execute, execute)
         agent.on(ak.PostExecute, post)
-        agent.on(ak.Appended, record)
+        once(agent, "tool/call", lambda: order.append("tool/call"))
+        once(agent, "tool/result", lambda: order.append("tool/result"))
         agent.tools.guard(guard)
         agent.followup("go")
         await agent.when_idle()
         assert codes(agent) == ["ok!"]
+        (called,) = [f for f in facts(agent) if isinstance(f, ak.ToolCalled)]
+        assert called.arguments == {"n": 2}
     assert order == [
         "check 1",
         "pre-execute",
         "approve sure?",
         "check 2",
         "guard 2",
-        "tool/call 2",
+        "tool/call",
         "execute",
         "body 2",
         "executed",
@@ -477,40 +487,47 @@ async def test_a_listener_that_raises_costs_the_call_and_not_the_turn(
     autojump_clock: MockClock, seam: str
 ) -> None:
     """Before the body: it does not run. Around it: the result is an error."""
-    tool = Probe("t", check=(lambda _a: 1 / 0) if seam == "check" else None)  # type: ignore[arg-type,return-value]  # pyright: ignore
+
+    def check(arguments: ak.JsonObject) -> ak.JsonObject:
+        if seam == "check":
+            raise RuntimeError("broken")
+        return arguments
+
+    tool = Probe("t", check=check)
     sibling = Probe("s")
     model = ScriptedModel([call("t"), call("s")], ["end"])
     async with opened(model, [tool, sibling]) as agent:
 
-        async def fail(payload: object, next_: object) -> object:
+        async def fail(
+            payload: ak.Execute, next_: Callable[[ak.Execute], Awaitable[object]]
+        ) -> object:
             await trio.lowlevel.checkpoint()
-            if payload.call.name == "s":  # type: ignore[attr-defined]  # pyright: ignore
-                return await next_(payload)  # type: ignore[operator]  # pyright: ignore
+            if payload.call.name == "s":
+                return await next_(payload)
             raise RuntimeError("broken")
 
         async def ask(
             payload: ak.PreExecute, _next: object
         ) -> ak.Allow | ak.Ask | ak.Deny:
             await trio.lowlevel.checkpoint()
-            return ak.Ask() if payload.call.name == "t" else ak.Allow()
+            decisions: dict[str, ak.Allow | ak.Ask] = {"t": ak.Ask(), "s": ak.Allow()}
+            return decisions[payload.call.name]
 
         def guard(payload: ak.PreExecute) -> str | None:
-            if payload.call.name == "s":
-                return None
-            raise RuntimeError("broken")
+            return str(1 / 0) if payload.call.name == "t" else None
 
+        events: dict[str, object] = {
+            "pre-execute": ak.PreExecute,
+            "approve": ak.Approve,
+            "execute": ak.Execute,
+            "post-execute": ak.PostExecute,
+        }
         if seam == "guard":
             agent.tools.guard(guard)
-        elif seam != "check":
-            if seam == "approve":
-                agent.on(ak.PreExecute, ask)
-            event = {
-                "pre-execute": ak.PreExecute,
-                "approve": ak.Approve,
-                "execute": ak.Execute,
-                "post-execute": ak.PostExecute,
-            }[seam]
-            agent.on(event, fail)  # type: ignore[call-overload]  # pyright: ignore
+        if seam == "approve":
+            agent.on(ak.PreExecute, ask)
+        if seam in events:
+            listen(agent, events[seam], fail)
         sent = agent.followup("go")
         await agent.when_idle()
         assert codes(agent) == ["TOOL_ERROR", "ok"]
@@ -570,6 +587,7 @@ async def test_an_approval_that_a_stop_cuts_is_no_denial(
             async def approve(
                 _p: ak.Approve,
                 _next: object,
+                *,
                 late: bool = late,
                 gate: Gate = gate,
             ) -> ak.Allow | ak.Deny:
@@ -626,19 +644,19 @@ async def test_an_output_that_is_none_becomes_an_error_result(
     async def body(_invocation: ak.ToolInvocation) -> ak.ToolOutput:
         await trio.lowlevel.checkpoint()
         if where == "body":
-            return "text"  # type: ignore[return-value]  # pyright: ignore
+            return cast("ak.ToolOutput", "text")
         return ok()
 
     async def wrong(_payload: object, _next: object) -> object:
         await trio.lowlevel.checkpoint()
-        return ak.ToolOutput(("text",))  # type: ignore[arg-type]  # pyright: ignore
+        return ak.ToolOutput(cast("tuple[ak.TextBlock]", ("text",)))
 
     model = ScriptedModel([call("t")], ["end"])
     async with opened(model, [Probe("t", body)]) as agent:
         if where == "execute":
-            agent.on(ak.Execute, wrong)  # type: ignore[arg-type]  # pyright: ignore
+            listen(agent, ak.Execute, wrong)
         if where == "post-execute":
-            agent.on(ak.PostExecute, wrong)  # type: ignore[arg-type]  # pyright: ignore
+            listen(agent, ak.PostExecute, wrong)
         agent.followup("go")
         await agent.when_idle()
         assert codes(agent) == ["TOOL_ERROR"]
@@ -671,7 +689,7 @@ async def test_an_output_is_clean_and_detached_in_the_log(
         assert result.meta == {"k": ("\ufffd",)}
         assert result.message.content[0] == ak.TextBlock("a\x00b\ufffd")
         for event in agent.session.events:
-            assert ak.encode_event(event)
+            ak.encode_event(event)
 
 
 @pytest.mark.clause("L1c")

@@ -41,7 +41,7 @@ async def test_the_records_and_hooks_of_a_turn_come_in_one_order(
             order.append("(model)")
             return model.stream(request)
 
-    async with opened(Recorder(), [Probe("t")]) as agent:  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    async with opened(Recorder(), [Probe("t")]) as agent:  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what the types forbid is tried
 
         async def assemble(payload: ak.Assemble, next_: object) -> str:
             order.append("(assemble)")
@@ -223,7 +223,7 @@ async def test_a_rewritten_batch_is_what_enters(autojump_clock: MockClock) -> No
         entered = [f.message for f in facts(agent) if isinstance(f, ak.MessageEntered)]
         assert entered[1].meta == {"list": (1,)}
         with pytest.raises(TypeError):
-            entered[1].meta["new"] = 1  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+            entered[1].meta["new"] = 1  # type: ignore[index]  # pyright: ignore[reportIndexIssue]  # what the types forbid is tried
         assert (await agent.outcome(left_out.id)).kind == "completed"
         ak.encode_event(agent.session.events[-1])
 

@@ -207,11 +207,14 @@ async def test_a_strict_kernel_raises_what_observers_raised(
     def broken(_payload: object) -> None:
         raise error
 
-    with pytest.raises(ExceptionGroup) as caught:
+    async def use() -> None:
         async with opened(ScriptedModel(default=["ok"])) as agent:
             agent.on(ak.InboxInserted, broken)
             agent.followup("go")
             await agent.when_idle()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await use()
     assert caught.value.exceptions == (error,)
 
 

@@ -15,7 +15,7 @@ def test_options_are_detached_from_the_dictionary_they_were_made_of() -> None:
     given["later"] = 1
     assert options.model_options == {"stop": ("a",)}
     with pytest.raises(TypeError):
-        options.model_options["x"] = 1  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+        options.model_options["x"] = 1  # type: ignore[index]  # pyright: ignore[reportIndexIssue]  # what the types forbid is tried
 
 
 @pytest.mark.clause("D1a", "D1d")
@@ -35,7 +35,7 @@ def test_limits_below_one_are_refused(name: str) -> None:
     """An agent that may do nothing would wait for ever."""
     for value in (0, -1):
         with pytest.raises(ValueError, match=name):
-            ak.AgentOptions(**{name: value})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            ak.AgentOptions(**{name: value})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what the types forbid is tried
 
 
 def test_options_of_a_header_come_back_and_unknown_ones_are_left_out() -> None:

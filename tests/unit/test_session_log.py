@@ -79,9 +79,14 @@ def test_facts_of_one_act_are_delivered_when_it_is_over() -> None:
         log.append(fact("c"))
         assert not seen
     assert seen == [("a", 3), ("b", 3), ("c", 3)]
-    with pytest.raises(LookupError), log.holding:
-        log.commit(fact("d"))
-        raise LookupError
+
+    def fail() -> None:
+        with log.holding:
+            log.commit(fact("d"))
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail()
     assert seen[-1] == ("d", 4)
 
 
@@ -96,9 +101,14 @@ def test_an_observer_that_leaves_by_an_exception_does_not_end_delivery() -> None
             raise KeyboardInterrupt
 
     log.audience, log.publish = (lambda: True), publish
-    with pytest.raises(KeyboardInterrupt), log.holding:
-        log.commit(fact("a"))
-        log.commit(fact("b"))
+
+    def commit_two() -> None:
+        with log.holding:
+            log.commit(fact("a"))
+            log.commit(fact("b"))
+
+    with pytest.raises(KeyboardInterrupt):
+        commit_two()
     log.append(fact("c"))
     assert seen == ["a", "b", "c"]
 
