@@ -15,6 +15,7 @@ from agentkernel.testing import (
     check_messages,
     play,
 )
+from agentkernel.testing.hang import hang_guard
 
 
 async def story(stage: Stage) -> None:
@@ -60,6 +61,17 @@ def test_a_hang_is_an_error_with_everything_opened() -> None:
 
     with pytest.raises(AssertionError, match="hung for"):
         play(hangs)
+
+
+def test_a_run_that_spins_is_interrupted() -> None:
+    """Virtual time never moves in it, so the alarm there would never ring."""
+
+    async def spin() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+
+    with pytest.raises(AssertionError, match="real seconds"), hang_guard(0.05):
+        trio.run(spin)
 
 
 def test_a_stream_that_stays_open_is_found() -> None:
