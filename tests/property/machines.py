@@ -27,6 +27,10 @@ QueueName: TypeAlias = Literal["next_turn", "next_step"]
 Answer: TypeAlias = Literal["text", "call", "error"]
 
 
+# Far above what any rule takes to come to rest.
+MOST_PASSES = 20_000
+
+
 class Host:
     """Runs Trio as a guest, one scheduling pass at a time."""
 
@@ -82,8 +86,11 @@ class Host:
         self._result.unwrap()
 
     def _until(self, reached: Callable[[], bool]) -> None:
-        while not reached():
+        for _ in range(MOST_PASSES):
+            if reached():
+                return
             self._due.get(timeout=20)()
+        raise AssertionError("the agent spins: its tasks never come to rest")
 
     def _done(self, result: outcome.Outcome[None]) -> None:
         self._result = result
