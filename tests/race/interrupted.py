@@ -42,10 +42,10 @@ class Interrupter:
         self.lines: dict[Line, None] = {}
         self.fired = False
 
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:  # type: ignore[explicit-any]  # the signature of a trace function
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:  # type: ignore[explicit-any]  # the signature of a trace function  # noqa: ANN401  # a trace function
         return self.at if frame.f_code.co_filename.startswith(FOLDERS) else None
 
-    def at(self, frame: FrameType, event: str, arg: Any) -> Any:  # type: ignore[explicit-any]  # likewise
+    def at(self, frame: FrameType, event: str, arg: Any) -> Any:  # type: ignore[explicit-any]  # likewise  # noqa: ANN401  # a trace function
         if event == "line":
             line = (frame.f_code.co_filename, frame.f_lineno)
             if self.target is None:
@@ -132,14 +132,16 @@ def run(target: Line | None, *, waits: bool) -> tuple[Interrupter, str, str | No
     sys.settrace(interrupter)
     try:
         trio.run(scenario, store)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  # whatever it is
         raised = type(error).__name__
         detail = "".join(traceback.format_exception(error)[-6:])
     finally:
         sys.settrace(None)
         faulthandler.cancel_dump_traceback_later()
     problem = trio.run(problem_of, inner)
-    if problem is None and raised != ("nothing" if target is None else "KeyboardInterrupt"):
+    if problem is None and raised != (
+        "nothing" if target is None else "KeyboardInterrupt"
+    ):
         problem = f"it raised {raised}: {detail}"
     return interrupter, raised, problem
 

@@ -8,7 +8,9 @@ from typing import TypeVar
 import agentkernel as ak
 
 F = TypeVar("F")
+D = TypeVar("D")
 
+Next = Callable[[F], Awaitable[D]]
 Body = Callable[[ak.ToolInvocation], Awaitable[ak.ToolOutput]]
 
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 import agentkernel as ak
-from agentkernel.testing import FaultyStore, Gate, ScriptedModel, call
+from agentkernel.testing import (
+    FaultyStore,
+    Gate,
+    Hold as StoreHold,
+    ScriptedModel,
+    call,
+)
 from agentkernel.testing.log_check import check_log
 from tests.race.rig import BodyTool, codes, endings, entered, facts, returns_done
 
@@ -202,7 +208,7 @@ async def test_every_cause_ends_in_the_same_coarse_record(
 def test_aborted_record_that_says_more_is_refused_by_its_number(reason: str) -> None:
     """Replay cannot bring a caller's detail back in."""
     line = (
-        '{"seq":7,"time":0.0,"type":"turn/end","data":{"turn":1,"reason":%s}}' % reason
+        '{"seq":7,"time":0.0,"type":"turn/end","data":{"turn":1,"reason":%s}}' % reason  # noqa: UP031  # the text has braces
     )
     with pytest.raises(ak.SessionFormatError) as caught:
         ak.decode_event(line.encode(), lambda _: b"")
@@ -214,7 +220,7 @@ async def test_resume_refuses_an_aborted_record_with_a_reason_in_any_store() -> 
     """A store that hands over values, not lines, is held to the same."""
     store = ak.MemoryStore()
     async with store:
-        claim = await store.claim("s", token="t", create=True)
+        claim = await store.claim("s", token="t", create=True)  # noqa: S106  # a claim
         seeded: list[ak.Fact] = [
             ak.SessionHeader(1),
             ak.TurnStarted(1),
@@ -253,9 +259,11 @@ async def test_effective_cancel_acts_in_one_fixed_order(
     agent.on(ak.InboxDiscarded, lambda p: order.append(f"discarded {state()}"))
     agent.on(
         ak.Appended,
-        lambda p: order.append(f"log {p.event.type} {state()}")
-        if isinstance(p.event.data, ak.InboxSpliced)
-        else None,
+        lambda p: (
+            order.append(f"log {p.event.type} {state()}")
+            if isinstance(p.event.data, ak.InboxSpliced)
+            else None
+        ),
     )
     signal.on_cancel(lambda reason: order.append(f"signal {reason.kind} {state()}"))
     receipt = agent.cancel()
@@ -439,11 +447,11 @@ class _HoldingModel:
         yield ak.FinishChunk("stop")
 
 
-def _install(seam: str, agent: ak.Agent, model: ScriptedModel, hold: Hold) -> None:
+def _install(seam: str, agent: ak.Agent, model: ScriptedModel, hold: Hold) -> None:  # noqa: C901  # a table of cases
     """Register what waits on the signal at one seam of a turn."""
     failure = ak.ModelError("down", retryable=True)
 
-    async def through(payload, following):  # type: ignore[no-untyped-def]
+    async def through(payload: Any, following: Any) -> Any:  # type: ignore[explicit-any]  # noqa: ANN401  # for events of several kinds
         await hold(payload.signal)
         return await following(payload)
 
@@ -558,7 +566,7 @@ async def test_stop_reaches_a_listener_that_waits_on_the_signal(
 
 
 @pytest.mark.clause("C4a", "C4b", "C2a")
-async def test_one_signal_for_all_of_a_turn_and_a_fresh_one_for_the_next(
+async def test_one_signal_for_all_of_a_turn_and_a_fresh_one_for_the_next(  # noqa: C901  # a table of cases
     agent: ak.Agent, model: ScriptedModel
 ) -> None:
     """Every payload, request and call of a turn carries the very same object."""
@@ -569,11 +577,13 @@ async def test_one_signal_for_all_of_a_turn_and_a_fresh_one_for_the_next(
         assert signal is not None
         signals[turn].append((name, signal))
 
-    async def through(payload, following):  # type: ignore[no-untyped-def]
+    async def through(payload: Any, following: Any) -> Any:  # type: ignore[explicit-any]  # noqa: ANN401  # for events of several kinds
         note(type(payload).__name__, payload.signal)
         if isinstance(payload, ak.Request):
             note("request", payload.request.signal)
-        if isinstance(payload, ak.PreExecute | ak.Approve | ak.Execute | ak.PostExecute):
+        if isinstance(
+            payload, ak.PreExecute | ak.Approve | ak.Execute | ak.PostExecute
+        ):
             note("call", payload.call.signal)
         if isinstance(payload, ak.PreExecute):
             return ak.Ask()
@@ -608,7 +618,8 @@ async def test_one_signal_for_all_of_a_turn_and_a_fresh_one_for_the_next(
     agent.on(ak.TurnStopping, stopping)
     agent.tools.add(BodyTool("t", body))
     agent.tools.guard(guard)
-    for turn in (1, 2):
+    for number in (1, 2):
+        turn = number
         model.add([ak.ModelError("down", retryable=True)], [call("t")], ["done"])
         agent.followup("go")
         await agent.when_idle()
@@ -661,9 +672,9 @@ async def test_receipt_names_the_turn_exactly_when_it_ends_aborted(
             def act(_: object) -> None:
                 nonlocal count
                 count += 1
-                if count == n:
-                    ended = bool(facts(agent, ak.TurnEnded))
-                    receipts.append((agent.cancel(), ended))
+                if count == n:  # noqa: B023  # used within its round
+                    ended = bool(facts(agent, ak.TurnEnded))  # noqa: B023  # used within its round
+                    receipts.append((agent.cancel(), ended))  # noqa: B023  # used within its round
 
             for event in heard:
                 agent.on(event, act)
@@ -694,9 +705,11 @@ async def test_nothing_comes_between_the_last_check_and_the_end_of_a_turn(
     """The last thing before `turn/end` can still stop it; the next thing cannot."""
     agent.on(
         ak.Appended,
-        lambda p: receipts.append(agent.cancel())
-        if isinstance(p.event.data, ak.StepEnded | ak.TurnEnded)
-        else None,
+        lambda p: (
+            receipts.append(agent.cancel())
+            if isinstance(p.event.data, ak.StepEnded | ak.TurnEnded)
+            else None
+        ),
     )
     receipts: list[ak.CancelReceipt] = []
     agent.followup("go")
@@ -715,12 +728,14 @@ async def test_cancel_during_a_slow_flush_leaves_the_finished_turn_alone(
     async with ak.open_kernel(store, strict=True) as kernel:
         kernel.models.register("scripted", model)
         agent = (await kernel.create("s", model="scripted")).agent
-        holds = []
+        holds: list[StoreHold] = []
         agent.on(
             ak.Appended,
-            lambda p: holds.append(store.hold("write"))
-            if isinstance(p.event.data, ak.TurnEnded)
-            else None,
+            lambda p: (
+                holds.append(store.hold("write"))
+                if isinstance(p.event.data, ak.TurnEnded)
+                else None
+            ),
         )
         sent = agent.followup("go")
         await wait_all_tasks_blocked()
@@ -733,7 +748,7 @@ async def test_cancel_during_a_slow_flush_leaves_the_finished_turn_alone(
             assert not agent.cancel(keep_inbox=keep).effective
         assert not agent.cancel(turn=1).effective
         assert not signal.cancelled
-        assert not agent.session.durable_seq == agent.session.last_seq
+        assert agent.session.durable_seq != agent.session.last_seq
         hold.open()
         await agent.when_idle()
         assert (await agent.outcome(sent.id)).kind == "completed"
@@ -771,9 +786,11 @@ async def test_stop_meant_for_one_turn_never_kills_the_next(
     model.add(["first"], [gate, "second"])
     agent.on(
         ak.StatusChanged,
-        lambda p: early.append(agent.cancel(turn=1).effective)
-        if p.status == "running" and not early
-        else None,
+        lambda p: (
+            early.append(agent.cancel(turn=1).effective)
+            if p.status == "running" and not early
+            else None
+        ),
     )
     early: list[bool] = []
     agent.followup("one")
@@ -805,9 +822,7 @@ async def test_kept_input_is_parked_in_order_and_drained_from_the_front(
     kept = [agent.followup(text).id for text in ("b", "c")]
     steered = agent.steer("s").id
     receipt = agent.cancel(keep_inbox=True)
-    assert receipt == ak.CancelReceipt(
-        effective=True, turn=1, kept=(steered, *kept)
-    )
+    assert receipt == ak.CancelReceipt(effective=True, turn=1, kept=(steered, *kept))
     await agent.when_idle()
     await wait_all_tasks_blocked()
     assert agent.status == "idle"
@@ -846,7 +861,7 @@ async def test_claimed_input_that_entered_no_step_goes_back_to_the_front(
         return ak.ToolOutput.of("done")
 
     agent.tools.add(BodyTool("t", body))
-    agent.on(ak.PreStep, hold)  # type: ignore[arg-type]  # it never rejects  # pyright: ignore
+    agent.on(ak.PreStep, hold)  # type: ignore[arg-type]  # it never rejects  # pyright: ignore[reportArgumentType]
     agent.followup("a")
     await gate.reached()
     later = agent.followup("b")
@@ -876,7 +891,7 @@ async def test_cancel_may_come_from_inside_the_turn(
     def stop() -> None:
         receipts.append(agent.cancel())
 
-    async def through(payload, following):  # type: ignore[no-untyped-def]
+    async def through(payload: Any, following: Any) -> Any:  # type: ignore[explicit-any]  # noqa: ANN401  # for events of several kinds
         stop()
         return await following(payload)
 
@@ -889,7 +904,9 @@ async def test_cancel_may_come_from_inside_the_turn(
 
     class Stopping:
         @asynccontextmanager
-        async def stream(self, _: ak.ModelRequest) -> AsyncIterator[AsyncIterator[ak.Chunk]]:
+        async def stream(
+            self, _: ak.ModelRequest
+        ) -> AsyncIterator[AsyncIterator[ak.Chunk]]:
             stop()
             yield self._chunks()
 
@@ -935,8 +952,8 @@ async def test_second_listener_is_not_begun_once_the_turn_was_stopped(
         began.append("second")
         return await following(payload)
 
-    agent.on(ak.PreStep, first)  # type: ignore[arg-type]  # it never rejects  # pyright: ignore
-    agent.on(ak.PreStep, second)  # type: ignore[arg-type]  # it never rejects  # pyright: ignore
+    agent.on(ak.PreStep, first)  # type: ignore[arg-type]  # it never rejects  # pyright: ignore[reportArgumentType]
+    agent.on(ak.PreStep, second)  # type: ignore[arg-type]  # it never rejects  # pyright: ignore[reportArgumentType]
     agent.followup("go")
     await wait_all_tasks_blocked()
     agent.cancel()
@@ -951,7 +968,7 @@ async def test_nothing_of_a_turn_begins_that_was_stopped_when_it_was_claimed(
     """The claim is told synchronously; who stops it there wants no listener to run."""
     began: list[str] = []
 
-    async def notes(payload, following):  # type: ignore[no-untyped-def]
+    async def notes(payload: Any, following: Any) -> Any:  # type: ignore[explicit-any]  # noqa: ANN401  # for events of several kinds
         began.append(type(payload).__name__)
         return await following(payload)
 
@@ -961,9 +978,7 @@ async def test_nothing_of_a_turn_begins_that_was_stopped_when_it_was_claimed(
     agent.on(ak.InboxClaimed, lambda _: receipts.append(agent.cancel()))
     sent = agent.followup("go")
     await agent.when_idle()
-    assert receipts == [
-        ak.CancelReceipt(effective=True, turn=1, dropped=(sent.id,))
-    ]
+    assert receipts == [ak.CancelReceipt(effective=True, turn=1, dropped=(sent.id,))]
     assert began == []
     assert endings(agent) == [(1, "aborted")]
     assert model.requests == []

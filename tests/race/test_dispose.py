@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -94,7 +96,7 @@ async def test_disposal_wins_the_ending_and_never_rewrites_the_reason(
         signal.on_cancel(lambda _: receipts.append(agent.cancel(keep_inbox=True)))
     await handle.dispose()
     assert [r.effective for r in receipts] == ([] if first == "cancel" else [False])
-    kind = "user" if first == "cancel" else "disposed"
+    kind: Literal["user", "disposed"] = "user" if first == "cancel" else "disposed"
     assert signal.reason == ak.StopReason(kind)
     assert endings(agent) == [(1, "disposed")]
     record = agent.session.record(queued.id)
@@ -229,7 +231,7 @@ async def test_disposal_with_a_store_that_fails_is_finished_and_says_so(
 ) -> None:
     """Everything else has been done when the error is raised."""
     store = FaultyStore(ak.MemoryStore())
-    with pytest.raises(ak.StorageError):
+    with pytest.raises(ak.StorageError):  # noqa: PT012  # a block
         async with ak.open_kernel(store) as kernel:
             kernel.models.register("scripted", model)
             handle = await kernel.create("s", model="scripted")
@@ -252,9 +254,7 @@ async def test_nested_child_is_stopped_through_its_parents_signal(
     reasons: list[ak.StopReason | None] = []
 
     async def spawns(invocation: ak.ToolInvocation) -> ak.ToolOutput:
-        handle = await kernel.create(
-            "child", model="scripted", parent=invocation.agent
-        )
+        handle = await kernel.create("child", model="scripted", parent=invocation.agent)
         async with handle as child:
             children.append(child)
             child.followup("work")
@@ -262,7 +262,7 @@ async def test_nested_child_is_stopped_through_its_parents_signal(
                 await child.when_idle()
             except trio.Cancelled:
                 child.cancel(ak.PARENT)
-                reasons.append(model.requests[-1].signal.reason)  # type: ignore[union-attr]  # inside a turn  # pyright: ignore
+                reasons.append(model.requests[-1].signal.reason)  # type: ignore[union-attr]  # inside a turn  # pyright: ignore[reportOptionalMemberAccess]
                 with trio.CancelScope(shield=True):
                     await child.when_idle()
                 raise

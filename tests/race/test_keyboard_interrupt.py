@@ -63,7 +63,7 @@ async def test_what_must_leave_ends_the_turn_at_once_and_leaves_as_itself(
             agents[1].followup("waits")
             agents[0].followup("go")
             await trio.sleep_forever()
-    except BaseException as raised:
+    except BaseException as raised:  # noqa: BLE001  # whatever it is
         caught.append(raised)
     leaf = error
     while isinstance(leaf, BaseExceptionGroup):
@@ -73,7 +73,9 @@ async def test_what_must_leave_ends_the_turn_at_once_and_leaves_as_itself(
     assert endings(agents[0]) == [(1, "error")]
     assert endings(agents[1]) == [(1, "disposed")]
     assert sorted(codes(agents[0]), key=str) == (
-        ["ABORTED", "TOOL_ERROR"] if parallel else ["ABORTED_BEFORE_DISPATCH", "TOOL_ERROR"]
+        ["ABORTED", "TOOL_ERROR"]
+        if parallel
+        else ["ABORTED_BEFORE_DISPATCH", "TOOL_ERROR"]
     )
     for name in ("s", "other"):
         check_log(await store.read(name))
@@ -93,7 +95,7 @@ async def test_interrupt_anywhere_in_a_turn_balances_the_log_first(seam: str) ->
         if isinstance(payload.event.data, ak.StepStarted):
             raise SystemExit(3)
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit):  # noqa: PT012  # a block
         async with ak.open_kernel(store) as kernel:
             kernel.models.register("scripted", ScriptedModel(default=["ok"]))
             agent = (await kernel.create("s", model="scripted")).agent
@@ -105,7 +107,7 @@ async def test_interrupt_anywhere_in_a_turn_balances_the_log_first(seam: str) ->
                     "request": ak.Request,
                     "turn-stopping": ak.TurnStopping,
                 }
-                agent.on(events[seam], raises)  # type: ignore[call-overload]  # any of three  # pyright: ignore
+                agent.on(events[seam], raises)  # type: ignore[call-overload]  # any of three  # pyright: ignore[reportArgumentType, reportCallIssue]
             agent.followup("go")
             await trio.sleep_forever()
     report = check_log(await store.read("s"))
@@ -200,7 +202,8 @@ PROGRAM = """
 
 @pytest.mark.clause("C10c", "C10b", "C11b")
 @pytest.mark.parametrize(
-    ("how", "ending"), [("waits", "disposed"), ("thread", "disposed"), ("spins", "error")]
+    ("how", "ending"),
+    [("waits", "disposed"), ("thread", "disposed"), ("spins", "error")],
 )
 def test_ctrl_c_of_a_program_ends_it_as_itself_with_a_whole_log(
     how: str, ending: str

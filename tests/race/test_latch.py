@@ -113,7 +113,9 @@ async def test_send_right_after_a_cancel_runs_after_the_old_turn_and_once(
         raise AssertionError
 
     agent.tools.add(BodyTool("t", slow))
-    model.add([call("t")], ["after"] * 1, [call("t")], ["after"], [call("t")], ["after"])
+    model.add(
+        [call("t")], ["after"] * 1, [call("t")], ["after"], [call("t")], ["after"]
+    )
     for number in range(3):
         agent.followup(f"old {number}")
         await wait_all_tasks_blocked(0.01)

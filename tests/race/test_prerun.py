@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import agentkernel as ak
-from agentkernel.testing import FaultyStore, Gate, ScriptedModel
+from agentkernel.testing import FaultyStore, Gate, Hold, ScriptedModel
 from agentkernel.testing.log_check import check_log
 from tests.race.rig import endings, entered, facts
 
@@ -53,9 +53,11 @@ async def test_cancel_from_the_running_notification_opens_no_turn(
     receipts: list[ak.CancelReceipt] = []
     agent.on(
         ak.StatusChanged,
-        lambda p: receipts.append(agent.cancel(keep_inbox=True))
-        if p.status == "running"
-        else None,
+        lambda p: (
+            receipts.append(agent.cancel(keep_inbox=True))
+            if p.status == "running"
+            else None
+        ),
     )
     agent.followup("go")
     await agent.when_idle()
@@ -121,12 +123,14 @@ async def test_cancel_between_a_finished_turn_and_the_next_claim(
     async with ak.open_kernel(store, strict=True) as kernel:
         kernel.models.register("scripted", model)
         agent = (await kernel.create("s", model="scripted")).agent
-        holds = []
+        holds: list[Hold] = []
         agent.on(
             ak.Appended,
-            lambda p: holds.append(store.hold("write"))
-            if isinstance(p.event.data, ak.TurnEnded) and not holds
-            else None,
+            lambda p: (
+                holds.append(store.hold("write"))
+                if isinstance(p.event.data, ak.TurnEnded) and not holds
+                else None
+            ),
         )
         agent.followup("first")
         second = agent.followup("second")
@@ -156,14 +160,16 @@ async def test_replacement_sent_between_two_turns_runs_in_the_same_interval(
     async with ak.open_kernel(store, strict=True) as kernel:
         kernel.models.register("scripted", model)
         agent = (await kernel.create("s", model="scripted")).agent
-        holds = []
+        holds: list[Hold] = []
         statuses: list[str] = []
         agent.on(ak.StatusChanged, lambda p: statuses.append(p.status))
         agent.on(
             ak.Appended,
-            lambda p: holds.append(store.hold("write"))
-            if isinstance(p.event.data, ak.TurnEnded) and not holds
-            else None,
+            lambda p: (
+                holds.append(store.hold("write"))
+                if isinstance(p.event.data, ak.TurnEnded) and not holds
+                else None
+            ),
         )
         agent.followup("first")
         agent.followup("second")

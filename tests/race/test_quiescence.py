@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
-from agentkernel.testing import FaultyStore, Gate, ScriptedModel, call
+from agentkernel.testing import FaultyStore, Gate, Hold, ScriptedModel, call
 from agentkernel.testing.log_check import check_log
 from tests.race.rig import BodyTool, endings, entered, returns_done
 
@@ -59,9 +59,11 @@ async def test_when_idle_is_not_released_between_a_turn_and_a_send_of_an_idle_ob
     sent: list[ak.Sent] = []
     agent.on(
         ak.StatusChanged,
-        lambda p: sent.append(agent.followup("second"))
-        if p.status == "idle" and not sent
-        else None,
+        lambda p: (
+            sent.append(agent.followup("second"))
+            if p.status == "idle" and not sent
+            else None
+        ),
     )
     done: list[str] = []
 
@@ -103,9 +105,11 @@ async def test_idle_is_one_consistent_view_when_a_notice_comes_with_the_turns_en
     notice = ak.UserMessage("n", (ak.TextBlock("child ended"),), kind="notice")
     agent.on(
         ak.Appended,
-        lambda p: agent.steer(notice)
-        if isinstance(p.event.data, ak.TurnEnded) and p.event.data.turn == 1
-        else None,
+        lambda p: (
+            agent.steer(notice)
+            if isinstance(p.event.data, ak.TurnEnded) and p.event.data.turn == 1
+            else None
+        ),
     )
     agent.followup("go")
     await agent.when_idle()
@@ -188,13 +192,11 @@ async def test_status_is_running_until_the_flush_behind_the_turn_has_settled(
     async with ak.open_kernel(store) as kernel:
         kernel.models.register("scripted", model)
         agent = (await kernel.create("s", model="scripted")).agent
-        holds = []
+        holds: list[Hold] = []
         errors: list[str] = []
         statuses: list[tuple[str, int]] = []
         agent.on(ak.ErrorReported, lambda p: errors.append(p.where))
-        agent.on(
-            ak.StatusChanged, lambda p: statuses.append((p.status, len(errors)))
-        )
+        agent.on(ak.StatusChanged, lambda p: statuses.append((p.status, len(errors))))
 
         def hold(payload: ak.Appended) -> None:
             if isinstance(payload.event.data, ak.TurnEnded) and not holds:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
-from agentkernel.testing import FaultyStore, Gate, ScriptedModel, call
+from agentkernel.testing import FaultyStore, Gate, Hold, ScriptedModel, call
 from agentkernel.testing.log_check import check_log
 from tests.race.rig import BodyTool, codes, endings, facts, returns_done, said
 
@@ -140,7 +141,11 @@ async def test_parallel_call_that_raises_does_not_touch_its_siblings(
     gates["a"].open()
     await agent.when_idle()
     assert [f.message.name for f in facts(agent, ak.ToolReturned)] == ["b", "c", "a"]
-    assert said(model.requests[1].messages)[2:] == ["result: a", "result: b", "result: c"]
+    assert said(model.requests[1].messages)[2:] == [
+        "result: a",
+        "result: b",
+        "result: c",
+    ]
     block = model.requests[1].messages[2]
     assert isinstance(block, ak.ToolResults)
     assert [r.error is None for r in block.results] == [True, False, True]
@@ -214,9 +219,7 @@ async def test_repeated_provider_ids_never_mix_calls_up(
     assert len({c.call_id for c in calls}) == 3
     assert [c.provider_id for c in calls] == ["x", "x", "x"]
     assert [r.call_id for r in results] == [c.call_id for c in calls]
-    assert [r.content for r in results] == [
-        (ak.TextBlock(str(n)),) for n in (1, 2, 3)
-    ]
+    assert [r.content for r in results] == [(ak.TextBlock(str(n)),) for n in (1, 2, 3)]
     live = tuple(agent.session.messages)
     await handle.dispose()
     again = (await kernel.resume("ids", model="scripted")).agent
@@ -256,7 +259,7 @@ async def test_value_that_a_body_gave_survives_a_stop_in_the_listeners_around_it
 ) -> None:
     """What was done was done: the listener is cancelled, the result stays."""
 
-    async def waits(payload, following):  # type: ignore[no-untyped-def]
+    async def waits(payload: Any, following: Any) -> Any:  # type: ignore[explicit-any]  # noqa: ANN401  # for events of several kinds
         await following(payload)
         await trio.sleep_forever()
 
@@ -379,12 +382,14 @@ async def test_stop_between_the_announcement_of_a_call_and_its_body(
         kernel.models.register("scripted", model)
         agent = (await kernel.create("s", model="scripted")).agent
         agent.tools.add(BodyTool("t", runs))
-        holds = []
+        holds: list[Hold] = []
         agent.on(
             ak.Appended,
-            lambda p: holds.append(store.hold("write"))
-            if isinstance(p.event.data, ak.ToolCalled)
-            else None,
+            lambda p: (
+                holds.append(store.hold("write"))
+                if isinstance(p.event.data, ak.ToolCalled)
+                else None
+            ),
         )
         model.add([call("t")])
         agent.followup("go")
@@ -397,7 +402,9 @@ async def test_stop_between_the_announcement_of_a_call_and_its_body(
         assert ran == []
         assert codes(agent) == ["ABORTED_BEFORE_DISPATCH"]
         order = [
-            e.type for e in agent.session.events if e.type in ("tool/call", "tool/result")
+            e.type
+            for e in agent.session.events
+            if e.type in ("tool/call", "tool/result")
         ]
         assert order == ["tool/call", "tool/result"]
         check_log(agent.session.events)
@@ -445,7 +452,9 @@ async def test_tool_that_swallows_its_cancellation_stops_spinning_and_is_named(
     assert agent.status == "running"
     mock_clock.jump(1.5)
     await wait_all_tasks_blocked()
-    assert [[(b.kind, b.name, b.age) for b in s] for s in stuck] == [[("tool", "t", 5.0)]]
+    assert [[(b.kind, b.name, b.age) for b in s] for s in stuck] == [
+        [("tool", "t", 5.0)]
+    ]
     assert spins == still
     mock_clock.jump(60)
     await wait_all_tasks_blocked()
