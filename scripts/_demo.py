@@ -94,7 +94,10 @@ class Terminal:
             except OSError:  # the other side of a pseudo-terminal has gone
                 output = b""
             self._closed = not output
+            before = len(self.plain)
             self.seen += output.decode("utf-8", "replace")
+            if not sys.stdout.isatty():
+                output = self.plain[before:].encode()
             sys.stdout.buffer.write(output)
             sys.stdout.buffer.flush()
         if len(ready) > (self._fd in ready):
