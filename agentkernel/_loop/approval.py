@@ -1,20 +1,23 @@
-"""Asking for an approval outside the pipeline of a call: for what its body wants to do.
+"""Asking for an approval: whether a call may run, and for what its body wants to do.
 
 A call that talks to another agent gets questions on the way. They go to the same
-listeners as the question whether the call may run at all.
+listeners as the question whether the call may run at all. That one is put without
+the call's slot, so that an answer that takes long holds back no call that needs none.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import trio
 
 from ..abc import ToolInvocation
-from .payload import Allow, Approve, Deny
+from .payload import Allow, Approve, Deny, PreExecute
 
 if TYPE_CHECKING:
     from .driver import Driver
 
-__all__ = ["ask_approval", "nobody_to_ask"]
+__all__ = ["allow", "ask_approval", "ask_without_slot", "nobody_to_ask"]
 
 
 async def ask_approval(
@@ -37,6 +40,39 @@ async def ask_approval(
         decision = await driver.dispatch.waterfall(question, nobody_to_ask)
     call.signal.raise_if_cancelled()
     return decision
+
+
+class _Slotted(Protocol):
+    """A call that may hold one of the slots of its step; None while it holds none."""
+
+    slots: trio.Semaphore | None
+
+
+async def ask_without_slot(
+    driver: Driver, question: Approve, frame: _Slotted
+) -> Allow | Deny:
+    """Put the question of a call, and let others have its slot meanwhile.
+
+    A checkpoint only if a listener passes one, or there was a slot.
+
+    Cancellation:
+      Passes through, and so does what a listener raises; the slot is gone then.
+
+    """
+    slots, frame.slots = frame.slots, None
+    if slots is not None:
+        slots.release()
+    decision = await driver.dispatch.waterfall(question, nobody_to_ask)
+    if slots is not None:
+        await slots.acquire()
+        frame.slots = slots
+    return decision
+
+
+async def allow(payload: PreExecute) -> Allow:  # noqa: RUF029  # a waterfall's base is awaited
+    """Allow the call: the default decision."""
+    del payload
+    return Allow()
 
 
 async def nobody_to_ask(payload: Approve) -> Deny:  # noqa: RUF029  # a waterfall's base is awaited

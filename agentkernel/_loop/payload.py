@@ -11,8 +11,8 @@ The classes are also the names under which listeners are registered:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 import math
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -263,9 +263,19 @@ class Allow(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Have the call approved first."""
+    """Have the call approved first.
+
+    Attributes:
+      reason: shown to who is asked.
+      arguments: replaces the model's if it is given: they are asked about, and run.
+      waivable: nothing in particular asks for this, so a listener that vouches for
+        the call may allow it instead.
+
+    """
 
     reason: str = ""
+    arguments: JsonObject | None = None
+    waivable: bool = False
 
 
 class Deny(msgspec.Struct, frozen=True):

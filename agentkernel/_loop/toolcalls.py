@@ -41,7 +41,7 @@ from .._messages import (
 from .._session.events import ToolCalled, ToolReturned
 from .._session.repair import ABORTED, ABORTED_BEFORE_DISPATCH
 from ..abc import Tool, ToolInvocation, ToolOutput
-from .approval import nobody_to_ask
+from .approval import allow, ask_without_slot
 from .failure import (
     cancelled_here,
     cancelled_part,
@@ -103,10 +103,12 @@ async def _run_together(turn: Turn, frames: list[_Call], limit: int) -> None:
 
     async def run(frame: _Call) -> None:
         nonlocal left
+        frame.slots = slots
         try:
             await frame.run()
         finally:
-            slots.release()
+            if frame.slots is not None:
+                slots.release()
             left -= 1
             if not left:
                 ended.set()
@@ -141,6 +143,8 @@ class _Call:
         self._tools = tools
         self._tool = tools.get(call.name)
         self._body_began = False
+        # Where the call holds a slot, while it does; None for a call that runs alone.
+        self.slots: trio.Semaphore | None = None
         # What the body gave back, whatever becomes of the listeners around it.
         self._returned: ToolOutput | None = None
 
@@ -288,14 +292,16 @@ class _Call:
         if dispatch.listeners(PreExecute):
             payload = PreExecute(agent, signal, self._invocation(arguments))
             with self._doing("listener", "tools/pre-execute"):
-                decision = await dispatch.waterfall(payload, _allow)
+                decision = await dispatch.waterfall(payload, allow)
             self._refuse_if_stopped()
         if isinstance(decision, Ask):
+            if decision.arguments is not None:
+                arguments = self._check(tool, decision.arguments)
             question = Approve(
                 agent, signal, self._invocation(arguments), decision.reason
             )
             with self._doing("approval", self.call.name):
-                decision = await dispatch.waterfall(question, nobody_to_ask)
+                decision = await ask_without_slot(self._driver, question, self)
             self._refuse_if_stopped()
         if isinstance(decision, Deny):
             reason = clean_text(decision.reason) or "no reason was given"
@@ -395,11 +401,6 @@ class _Call:
 
     def _doing(self, kind: str, name: str) -> Entry:
         return self._driver.work.doing(kind, name)
-
-
-async def _allow(payload: PreExecute) -> Allow:  # noqa: RUF029  # a waterfall's base is awaited
-    """Allow the call: the default decision."""
-    return Allow()
 
 
 async def _keep_output(payload: PostExecute) -> ToolOutput:  # noqa: RUF029  # a waterfall's base is awaited
