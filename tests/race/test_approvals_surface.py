@@ -131,7 +131,8 @@ async def test_a_stop_while_a_call_waits_for_its_slot_again_runs_nothing(
     agent.on(ak.Approve, approve)
     model.add([call("asked"), call("free")])
     agent.followup("go")
-    await work.reached()
+    with trio.fail_after(60):
+        await work.reached()
     question.open()
     await trio.testing.wait_all_tasks_blocked()
     agent.cancel()
