@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import pytest
@@ -65,11 +66,11 @@ async def test_cancelled_caller_abandons_the_wait_and_not_the_disposal(
         await handle.dispose()
     assert scope.cancelled_caught
     assert handle.agent.status == "running"
-    assert not handle.agent.session.closed
+    before = handle.agent.session.closed
     assert [b.name for b in handle.agent.blockers()] == ["t"]
     gate.open()
     await handle.dispose()
-    assert handle.agent.session.closed
+    assert (before, handle.agent.session.closed) == (False, True)
     assert codes(handle.agent) == [None]
     assert endings(handle.agent) == [(1, "disposed")]
 
@@ -160,6 +161,10 @@ async def test_leaving_the_block_interrupts_all_at_once_and_releases_children_fi
     store = ak.MemoryStore()
     fired: list[str] = []
     order: list[str] = []
+
+    def note_fired(name: str, _: ak.StopReason) -> None:
+        fired.append(name)
+
     async with ak.open_kernel(store, strict=True) as kernel:
         kernel.models.register("scripted", model)
         names = ["parent", "child", "grandchild", "other"]
@@ -175,7 +180,7 @@ async def test_leaving_the_block_interrupts_all_at_once_and_releases_children_fi
             await wait_all_tasks_blocked()
             signal = model.requests[-1].signal
             assert signal is not None
-            signal.on_cancel(lambda _, name=name: fired.append(name))
+            signal.on_cancel(partial(note_fired, name))
         assert agents["grandchild"].parent is agents["child"]
 
         def note(payload: ak.Appended) -> None:
@@ -231,7 +236,7 @@ async def test_disposal_with_a_store_that_fails_is_finished_and_says_so(
 ) -> None:
     """Everything else has been done when the error is raised."""
     store = FaultyStore(ak.MemoryStore())
-    with pytest.raises(ak.StorageError):  # noqa: PT012  # a block
+    with pytest.raises(ak.StorageError):  # noqa: PT012  # leaving the block is what raises
         async with ak.open_kernel(store) as kernel:
             kernel.models.register("scripted", model)
             handle = await kernel.create("s", model="scripted")

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
+import outcome
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -28,8 +29,9 @@ def _inside(
     """Let `act` run at one place inside the agent's turn."""
 
     async def pre(
-        payload: ak.PreStep, following: Callable[[ak.PreStep], Awaitable[ak.Enter]]
-    ) -> ak.Enter:
+        payload: ak.PreStep,
+        following: Callable[[ak.PreStep], Awaitable[ak.Enter | ak.Reject]],
+    ) -> ak.Enter | ak.Reject:
         await act()
         return await following(payload)
 
@@ -45,7 +47,7 @@ def _inside(
         await act()
 
     if place == "pre-step":
-        agent.on(ak.PreStep, pre)  # type: ignore[arg-type]  # it never rejects  # pyright: ignore[reportArgumentType]
+        agent.on(ak.PreStep, pre)
     elif place == "turn-stopping":
         agent.on(ak.TurnStopping, stopping)
     else:
@@ -313,7 +315,7 @@ async def test_verb_from_another_thread_is_refused_with_the_line_that_fixes_it(
 def test_callbacks_of_a_host_loop_may_use_the_verbs_in_guest_mode() -> None:
     """There is no current task in them, and none is needed."""
     host: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-    ended: list[object] = []
+    ended: list[outcome.Outcome[None]] = []
     log: list[str] = []
     agents: list[ak.Agent] = []
     model = ScriptedModel([Gate()], default=["ok"])
@@ -353,7 +355,7 @@ def test_callbacks_of_a_host_loop_may_use_the_verbs_in_guest_mode() -> None:
     )
     while not ended:
         host.get(timeout=30)()
-    ended[0].unwrap()  # type: ignore[attr-defined]  # an outcome
+    ended[0].unwrap()
     assert log[:2] == ["stopped 1", "running"]
     assert log[3:] == ["aborted", "completed", "completed", "completed"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -278,7 +278,7 @@ async def test_what_a_model_yields_after_the_stop_is_published_to_nobody(
         @asynccontextmanager
         async def stream(
             self, request: ak.ModelRequest
-        ) -> AsyncIterator[AsyncIterator[ak.Chunk]]:
+        ) -> AsyncGenerator[AsyncIterator[ak.Chunk], None]:
             try:
                 yield self._chunks()
             finally:
@@ -316,7 +316,7 @@ class _NurseryModel:
     @asynccontextmanager
     async def stream(
         self, request: ak.ModelRequest
-    ) -> AsyncIterator[AsyncIterator[ak.Chunk]]:
+    ) -> AsyncGenerator[AsyncIterator[ak.Chunk], None]:
         self.opened_in.append(trio.lowlevel.current_task())
         try:
             yield self._chunks()
@@ -376,7 +376,7 @@ async def test_model_that_fails_while_it_is_stopped_does_not_change_the_ending(
         @asynccontextmanager
         async def stream(
             self, request: ak.ModelRequest
-        ) -> AsyncIterator[AsyncIterator[ak.Chunk]]:
+        ) -> AsyncGenerator[AsyncIterator[ak.Chunk], None]:
             try:
                 yield self._chunks()
             except trio.Cancelled as cancelled:

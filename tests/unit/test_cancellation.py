@@ -14,8 +14,7 @@ from agentkernel._loop.cancellation import TurnCancellation
 async def test_stop_sets_the_reason_and_cancels_the_scope_in_one_act() -> None:
     """It owns one scope and one signal, and stops both without a checkpoint."""
     holder = TurnCancellation()
-    assert holder.reason is None
-    assert not holder.scope.cancel_called
+    assert (holder.reason, holder.scope.cancel_called) == (None, False)
     with trio.testing.assert_no_checkpoints():
         assert holder.stop("user")
     assert holder.reason == ak.StopReason("user")

@@ -33,8 +33,7 @@ def test_first_reason_stays() -> None:
     """Firing again changes nothing."""
     source = SignalSource()
     signal = ak.TurnSignal(source)
-    assert not signal.cancelled
-    assert signal.reason is None
+    assert (signal.cancelled, signal.reason) == (False, None)
     source.fire(ak.StopReason("parent"))
     source.fire(ak.StopReason("user"))
     assert signal.cancelled
