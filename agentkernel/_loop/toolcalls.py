@@ -167,7 +167,7 @@ class _Call:
             output = await self._pipeline()
         except _Refused as refused:
             output = ToolOutput(error=refused.failure)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # sorted and noted; the cancellation in it goes on
             stopped = turn.stopped or cancelled_here()
             self._finish(self._failed(error, stopped=stopped))
             cancelled = cancelled_part(error)
@@ -370,7 +370,14 @@ class _Call:
         return output
 
     async def _wrapped(self, tool: Tool, invocation: ToolInvocation) -> ToolOutput:
-        """Run the body inside the listeners of `tools/execute`."""
+        """Run the body inside the listeners of `tools/execute`.
+
+        A checkpoint only if the body or a listener passes one.
+
+        Cancellation:
+          Passes through; a value that the body gave is kept.
+
+        """
 
         async def base(_payload: Execute) -> ToolOutput:
             return await self._body(tool, invocation)
@@ -379,10 +386,18 @@ class _Call:
         if not dispatch.listeners(Execute):
             return await self._body(tool, invocation)
         payload = Execute(self._driver.agent, self._turn.signal, invocation)
-        return checked_output(await dispatch.waterfall(payload, base))
+        output: ToolOutput = await dispatch.waterfall(payload, base)
+        return checked_output(output)
 
     async def _body(self, tool: Tool, invocation: ToolInvocation) -> ToolOutput:
-        """Run the body; from here on its value is the call's result."""
+        """Run the body; from here on its value is the call's result.
+
+        A checkpoint only if the body passes one.
+
+        Cancellation:
+          Passes through once the body has ended.
+
+        """
         self._body_began = True
         self._returned = checked_output(await tool.run(invocation))
         return self._returned

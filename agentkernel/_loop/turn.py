@@ -101,7 +101,7 @@ class Turn:
             self.natural = await self._steps()
         except Interrupted:
             return
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # sorted and noted; the cancellation in it goes on
             self.note(error)
             cancelled = cancelled_part(error)
             if cancelled is not None and cancelled_here():
@@ -210,9 +210,7 @@ def end_open_turn(driver: Driver, error: BaseException) -> None:
     number = log.fold.open_turn
     if number is None:
         return
-    facts = closing_facts(
-        log.fold, started=ABORTED, unstarted=ABORTED_BEFORE_DISPATCH
-    )
+    facts = closing_facts(log.fold, started=ABORTED, unstarted=ABORTED_BEFORE_DISPATCH)
     for fact in facts:
         log.commit(fact)
     put_back(log)

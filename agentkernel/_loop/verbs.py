@@ -136,14 +136,8 @@ def cancel(
     call = driver.cancelling = CancelCall(keep_inbox=keep_inbox)
     stopped: int | None = None
     dropped: tuple[UserMessage, ...] = ()
-    leaving: BaseException | None = None
     with driver.log.holding:
-        try:
-            driver.dispatch.notify(CancelRequested, cause, keep_inbox, driver.live_turn)
-        except BaseException as error:  # noqa: BLE001  # an exit that an observer asks for is no veto
-            leaving = error
-        finally:
-            driver.cancelling = None
+        leaving = _ask(driver, cause, keep_inbox=keep_inbox)
         if call.keep_inbox:
             put_back(driver.log)
         else:
@@ -169,6 +163,22 @@ def cancel(
         dropped=tuple(message.id for message in dropped),
         kept=kept,
     )
+
+
+def _ask(
+    driver: Driver, cause: CancelCause, *, keep_inbox: bool
+) -> BaseException | None:
+    """Notify `agent/cancel-requested`; return the exit that an observer asks for.
+
+    Such an exit is no veto: it is raised when the stop has been made.
+    """
+    try:
+        driver.dispatch.notify(CancelRequested, cause, keep_inbox, driver.live_turn)
+    except BaseException as error:  # noqa: BLE001  # raised by the caller, later
+        return error
+    finally:
+        driver.cancelling = None
+    return None
 
 
 def _can_cancel(driver: Driver, *, keep_inbox: bool) -> bool:

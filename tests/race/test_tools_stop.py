@@ -552,47 +552,6 @@ async def test_thread_of_a_sync_tool_is_joined_before_idle(
     assert events == ["began", "ended", "idle"]
 
 
-@pytest.mark.clause("T7b", "C3b")
-@pytest.mark.case("CAN-03")
-async def test_stop_releases_an_approval_and_a_late_answer_runs_nothing(
-    agent: ak.Agent, model: ScriptedModel
-) -> None:
-    """A question that nobody answers is closed by the stop, and is no denial."""
-    answer = trio.Event()
-    ran: list[str] = []
-    asked: list[str] = []
-
-    async def ask(payload: ak.PreExecute, following: object) -> ak.Ask:
-        return ak.Ask("may it?")
-
-    async def approve(payload: ak.Approve, following: object) -> ak.Allow:
-        asked.append(payload.reason)
-        await answer.wait()
-        return ak.Allow()
-
-    async def runs(_: ak.ToolInvocation) -> ak.ToolOutput:
-        ran.append("body")
-        return ak.ToolOutput.of("done")
-
-    agent.on(ak.PreExecute, ask)
-    agent.on(ak.Approve, approve)
-    agent.tools.add(BodyTool("t", runs))
-    model.add([call("t")])
-    agent.followup("go")
-    await wait_all_tasks_blocked()
-    assert asked == ["may it?"]
-    assert [b.kind for b in agent.blockers()] == ["approval"]
-    agent.cancel()
-    await agent.when_idle()
-    assert codes(agent) == ["ABORTED_BEFORE_DISPATCH"]
-    answer.set()
-    await wait_all_tasks_blocked()
-    assert ran == []
-    assert facts(agent, ak.ToolCalled) == []
-    assert endings(agent) == [(1, "aborted")]
-    check_log(agent.session.events)
-
-
 @pytest.mark.clause("T3c")
 @pytest.mark.case("CAN-10")
 async def test_time_limit_that_has_passed_before_the_body_waits_ends_the_call_once(
