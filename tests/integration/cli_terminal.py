@@ -23,7 +23,7 @@ from pathlib import Path
 import trio
 
 ROOT = Path(__file__).parents[2]
-LONGEST = 30
+LONGEST = 60
 
 # Takes the terminal, if there is one, and becomes the command line.
 PROGRAM = """

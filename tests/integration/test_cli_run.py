@@ -13,7 +13,7 @@ import trio
 
 import agentkernel as ak
 from agentkernel.cli.exits import code_of
-from tests.integration.cli_terminal import ROOT, Command
+from tests.integration.cli_terminal import LONGEST, ROOT, Command
 
 STUBBORN = """
 import trio
@@ -70,8 +70,14 @@ async def test_answer_is_all_of_standard_output_and_the_rest_is_told_beside_it(
 
 
 async def test_tool_output_is_in_the_next_request(command: Command) -> None:
-    """The bytes of the file go to the model: a local server sees both requests."""
+    """The bytes of the file go to the model: a local server sees both requests.
+
+    And it sees no key that was meant for another provider.
+    """
+    command.environment["OPENAI_API_KEY"] = "key-of-another"
+    command.environment["AGENTKERNEL_API_KEY"] = "key-of-this-server"
     (command.folder / "note.txt").write_text("the password is xyzzy\n")
+    heads: list[bytes] = []
     bodies: list[bytes] = []
     function = r'{"name": "read_file", "arguments": "{\"path\": \"note.txt\"}"}'
     tool_call = f'{{"index": 0, "id": "c", "function": {function}}}'
@@ -88,6 +94,7 @@ async def test_tool_output_is_in_the_next_request(command: Command) -> None:
         length = int(head.lower().split(b"content-length:")[1].split()[0])
         while len(body) < length:
             body += await stream.receive_some()
+        heads.append(head)
         bodies.append(body)
         delta, reason = answers[len(bodies) - 1]
         lines = (
@@ -115,6 +122,8 @@ async def test_tool_output_is_in_the_next_request(command: Command) -> None:
         )
         nursery.cancel_scope.cancel()
     assert (done.returncode, done.stdout) == (0, b"done\n"), done.stderr
+    assert all(b"key-of-this-server" in head for head in heads)
+    assert not any(b"key-of-another" in data for data in heads + bodies)
     assert b"xyzzy" not in bodies[0]
     assert b"xyzzy" in bodies[1]
 
@@ -330,13 +339,13 @@ async def test_signal_ends_the_run_with_its_children(
     assert endings(await events_of(command, "s")) == [ending]
 
 
-async def test_stopped_run_leaves_queued_messages_of_others_alone(
-    command: Command,
-) -> None:
-    """SIGINT takes back what this run asked, not what a chat had parked before."""
+async def test_stopped_run_takes_back_its_own_message_alone(command: Command) -> None:
+    """What a chat had parked runs first; a SIGINT then leaves nothing of ours behind."""
     async with ak.open_kernel(ak.SqliteStore(command.store)) as kernel:
         handle = await kernel.create("s")
-        handle.agent.inject("parked")
+        for text in ("parked", "parked too"):
+            handle.agent.followup(text)
+        assert handle.agent.cancel(keep_inbox=True).kept
     model = command.script([{"sleep": 3600}])
     async with command.start(
         "run", "mine", "--model", model, "--session", "s"
@@ -349,8 +358,17 @@ async def test_stopped_run_leaves_queued_messages_of_others_alone(
         assert await child.wait() == 130
     async with ak.open_kernel(ak.SqliteStore(command.store)) as kernel:
         handle = await kernel.resume("s")
-        inbox = handle.agent.inbox
-        assert "mine" not in {m.text for m in (*inbox.next_turn, *inbox.next_step)}
+        assert [m.text for m in handle.agent.inbox.next_turn] == ["parked too"]
+
+
+async def test_failed_request_is_tried_again(command: Command) -> None:
+    """The retry policy of the providers is at work here without being asked for."""
+    model = command.script([{"error": "overloaded", "retryable": True}], ["fine"])
+    done = await command.run("run", "go", "--model", model, "--session", "s")
+    assert (done.returncode, done.stdout) == (0, b"fine\n")
+    assert b"overloaded; trying again" in done.stderr
+    facts = [type(e.data) for e in await events_of(command, "s")]
+    assert facts.count(ak.RetryScheduled) == 1
 
 
 @pytest.mark.clause("D3d", "C11d")
@@ -408,8 +426,9 @@ async def stubborn() -> str:
                 await child.wait()
             child.send_signal(signal.SIGTERM)
         assert child.returncode == 143
-    while command.left_over():  # killed, and gone as soon as init has reaped them
-        await trio.lowlevel.checkpoint()
+    with trio.fail_after(LONGEST):
+        while command.left_over():  # killed, and gone as soon as they are reaped
+            await trio.lowlevel.checkpoint()
 
 
 def test_program_starts_as_a_module(tmp_path: Path) -> None:
