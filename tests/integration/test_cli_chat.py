@@ -328,6 +328,25 @@ async def test_third_ctrl_c_leaves_a_stall_and_names_the_last_durable_event(
         assert reply.outcome.text == "again"
 
 
+async def test_every_stop_that_has_ended_is_forgotten_by_ctrl_c(
+    command: Command,
+) -> None:
+    """Three presses leave at once only if they belong to one stop."""
+    model = command.script(default=["working ", {"sleep": 3600}])
+    async with command.terminal("chat", "--model", model) as term:
+        await term.wait_for("/help]")
+        for _ in range(3):
+            await term.wait_for("> ")
+            term.say("go")
+            await term.wait_for("working ")
+            term.press(CTRL_C)
+            await term.wait_for("[stopped]")
+        await term.wait_for("> ")
+        term.press(CTRL_C)
+        assert await term.finish() == 0
+        assert "left at once" not in term.plain
+
+
 @pytest.mark.clause("D3d")
 async def test_third_ctrl_c_leaves_a_store_that_hangs(command: Command) -> None:
     """A write that never returns is named, and the way out tells what is durable."""
