@@ -40,9 +40,24 @@ async def check_idle(stage: Stage) -> None:
         f"{stage.model.open_streams} streams are open on an idle agent",
     )
     report = check_log(agent.session.events)
+    _check_wakes(stage, report)
     for message_id, fate in report.messages.items():
         if fate in _LEFT:
             await _check_outcome(agent, message_id, report)
+
+
+def _check_wakes(stage: Stage, report: LogReport) -> None:
+    """Check that what was woken has run, and that what was parked has not."""
+    parks = {"error", "blocked"} & {e.kind for e in report.turns.values() if e}
+    if stage.ended or stage.errors or parks:
+        return
+    if stage.woken:
+        waiting = [message.id for message in stage.agent.inbox.next_turn]
+        _require(not waiting, f"{waiting} were woken and wait on an idle agent")
+        return
+    for message_id in stage.kept:
+        fate = report.messages.get(message_id)
+        _require(fate == "pending", f"{message_id} was parked and is {fate}")
 
 
 async def _check_outcome(agent: ak.Agent, message_id: str, report: LogReport) -> None:
