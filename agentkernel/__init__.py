@@ -27,20 +27,19 @@ from ._json import (
     clean_text as clean_text,
     freeze as freeze,
 )
-from ._loop.agent import (
-    Agent as Agent,
-    AgentHandle as AgentHandle,
-    Outcome as Outcome,
-)
+from ._loop.agent import Agent as Agent
 from ._loop.ask import (
     Reply as Reply,
     ReplyEvents as ReplyEvents,
     ReplyText as ReplyText,
 )
+from ._loop.block import open_kernel as open_kernel
 from ._loop.dispatch import current_agent as current_agent
+from ._loop.handle import AgentHandle as AgentHandle
 from ._loop.inbox import Inbox as Inbox
-from ._loop.kernel import Kernel as Kernel, open_kernel as open_kernel
+from ._loop.kernel import Kernel as Kernel
 from ._loop.options import AgentOptions as AgentOptions
+from ._loop.outcome import Outcome as Outcome
 from ._loop.payload import (
     AgentCreated as AgentCreated,
     AgentDisposed as AgentDisposed,

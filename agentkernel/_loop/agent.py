@@ -1,18 +1,14 @@
-"""What an application holds of an agent: the verbs, and the handle of its owner."""
+"""What an application holds of an agent: its verbs and its views."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, final, overload
+from typing import TYPE_CHECKING, TypeVar, final, overload
 
 import msgspec
 import trio
 
-from .._errors import AgentDisposedError, UnknownNameError
-from .._messages import AssistantMessage
-from .._session.events import EndingKind
-from .._session.fold import MessageRecord
+from .._errors import AgentDisposedError
 from .._session.session import Session
 from .._signal import USER, CancelCause, TurnSignal
 from ..abc import ToolInvocation
@@ -23,6 +19,8 @@ from .driver import Driver
 from .inbox import Inbox, MessageLike, as_message
 from .maintenance import maintain
 from .options import AgentOptions
+from .outcome import Outcome, wait_outcome
+from .own_turn import refuse_own_turn
 from .payload import (
     Allow,
     Blocker,
@@ -39,34 +37,11 @@ from .verbs import CancelReceipt, Sent, accept, cancel, wake
 if TYPE_CHECKING:
     from .kernel import Kernel
 
-__all__ = ["Agent", "AgentHandle", "Outcome"]
+__all__ = ["Agent"]
 
 T = TypeVar("T")
 P = TypeVar("P")
 D = TypeVar("D")
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What became of one message.
-
-    Attributes:
-      kind: how the turn ended that it entered, or `discarded`.
-      turn: that turn, None if it was discarded before any.
-      message: the last answer of that turn, None if there was none.
-      code, detail: of an `error` or a `blocked` ending.
-
-    """
-
-    kind: EndingKind | Literal["discarded"]
-    turn: int | None = None
-    message: AssistantMessage | None = None
-    code: str | None = None
-    detail: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The text of the last answer, empty if there was none."""
-        return "" if self.message is None else self.message.text
 
 
 @final
@@ -183,7 +158,8 @@ class Agent:
         driver.refuse_if_closed("start_soon")
         if driver.lifecycle != "live":
             raise AgentDisposedError(self.id)
-        driver.background.start(fn, name or getattr(fn, "__qualname__", repr(fn)))
+        known = name or str(getattr(fn, "__qualname__", fn))
+        driver.background.start(fn, known)
 
     def wake(self) -> bool:
         """Drain what is parked, from the front. Not a checkpoint.
@@ -237,7 +213,7 @@ class Agent:
 
         """
         driver = self._driver
-        driver.refuse_own_turn("when_idle")
+        refuse_own_turn(driver, "when_idle")
         waited = False
         while True:
             if driver.status == "running" and driver.lifecycle == "live":
@@ -266,18 +242,7 @@ class Agent:
             resume finds it again.
 
         """
-        driver = self._driver
-        await trio.lowlevel.checkpoint()
-        while True:
-            record = driver.log.fold.messages.get(message_id)
-            if record is None:
-                raise UnknownNameError("message", message_id)
-            found = self._outcome_of(record)
-            if found is not None:
-                return found
-            if driver.gone.is_set():
-                raise AgentDisposedError(self.id)
-            await driver.outcome_waiters.park()
+        return await wait_outcome(self._driver, message_id)
 
     def ask(self, message: MessageLike) -> Reply:
         """Send a followup and read its reply: `async with agent.ask("…") as reply`.
@@ -355,84 +320,4 @@ class Agent:
 
     def refuse_own_turn(self, verb: str) -> None:
         """Raise `OwnTurnError` if the current task works inside a turn of this agent."""
-        self._driver.refuse_own_turn(verb)
-
-    def forget(self) -> None:
-        """Leave the kernel's registry; the driver calls this when it is gone."""
-        self._kernel.forget(self)
-
-    def _outcome_of(self, record: MessageRecord) -> Outcome | None:
-        if record.state == "discarded":
-            return Outcome("discarded")
-        if record.turn is None or record.turn > self._driver.settled_turn:
-            return None
-        turn = self._driver.log.fold.turns[record.turn]
-        if turn.ending is None or record.state in {"pending", "claimed"}:
-            return None
-        return Outcome(
-            turn.ending.kind,
-            record.turn,
-            turn.final,
-            turn.ending.code,
-            turn.ending.message,
-        )
-
-
-@final
-class AgentHandle:
-    """The ownership of one agent: who holds it decides when the agent ends.
-
-    As an async context manager it is the agent's life: leaving disposes of it.
-    """
-
-    def __init__(self, agent: Agent, driver: Driver) -> None:
-        self.agent = agent
-        self._driver = driver
-
-    async def __aenter__(self) -> Agent:
-        """Enter the agent's life; not a checkpoint, and nothing to cancel."""
-        return self.agent
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Dispose of the agent and wait for it, also when cancelled.
-
-        Always a checkpoint.
-
-        Cancellation:
-          Shielded: when this returns, nothing of the agent runs any more.
-
-        """
-        with trio.CancelScope(shield=True):
-            await self.dispose()
-
-    async def dispose(self) -> None:
-        """End the agent: interrupt it, wait for quiescence, close its session.
-
-        May be called by anybody, any number of times; all wait for the same end.
-        Always a checkpoint.
-
-        Cancellation:
-          The wait ends; the disposal goes on. Inside a turn of the agent itself the
-          disposal cancels the caller, which is raised here.
-
-        Raises:
-          OwnTurnError: inside a turn of the agent, in a scope that is shielded from
-            the turn's; the disposal goes on all the same.
-          StorageError: if the last events could not be written; everything else has
-            been done.
-
-        """
-        driver = self._driver
-        driver.commons.check_thread("dispose")
-        driver.begin_disposal()
-        if driver.inside_own_turn():
-            await trio.lowlevel.checkpoint_if_cancelled()
-            driver.refuse_own_turn("dispose")
-        await driver.gone.wait()
-        if driver.close_failure is not None:
-            raise driver.close_failure
+        refuse_own_turn(self._driver, verb)

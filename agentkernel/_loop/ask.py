@@ -15,7 +15,8 @@ from .._signal import USER
 from .inbox import MessageLike
 
 if TYPE_CHECKING:
-    from .agent import Agent, Outcome
+    from .agent import Agent
+    from .outcome import Outcome
     from .verbs import Sent
 
 __all__ = ["Reply", "ReplyEvents", "ReplyText"]

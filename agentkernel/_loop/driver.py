@@ -16,6 +16,7 @@ The state, besides what the log's fold says:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, final
 
 import trio
@@ -23,13 +24,11 @@ from trio.lowlevel import ParkingLot, disable_ki_protection, enable_ki_protectio
 
 from .._errors import (
     AgentDisposedError,
-    OwnTurnError,
     StorageError,
 )
 from .._messages import UserMessage
 from .._session.events import Ending, Queue, SessionEvent
 from .._session.log import Log
-from .._signal import StopKind
 from .background import Background
 from .cancellation import TurnCancellation
 from .commons import Commons
@@ -50,7 +49,7 @@ from .payload import (
 from .prompt import Prompt
 from .registry import ModelRegistry, ToolRegistry
 from .turn import end_open_turn, run_turn
-from .verbs import CancelCall
+from .verbs import CancelCall, stop_holder
 from .work import Work
 
 if TYPE_CHECKING:
@@ -101,9 +100,11 @@ class Driver:
         self.cancelling: CancelCall | None = None
         self.maintenance: Maintenance[object] | None = None
         self._wakes, self._wake_receiver = trio.open_memory_channel[None](1)
-        self._task: trio.lowlevel.Task | None = None
+        self.task: trio.lowlevel.Task | None = None
         # Whether code of a turn or of maintenance may be running below the task.
         self.busy_inside = False
+        # Set by the kernel: told when the agent leaves.
+        self.on_gone: Callable[[], object] = bool
 
     def bind(self, agent: Agent) -> None:
         """Become the driver of an agent: events carry it from here on."""
@@ -127,7 +128,7 @@ class Driver:
         self._signal_wake()
         try:
             if self.holder is not None:
-                self.stop(self.holder, "disposed")
+                stop_holder(self, self.holder, "disposed")
         finally:
             for child in tuple(self.children):
                 child.begin_disposal()
@@ -143,28 +144,6 @@ class Driver:
         self.latch.clear()
         self.latch_wake = False
 
-    def stop(self, holder: TurnCancellation, kind: StopKind) -> None:
-        """Stop a holder, tell its signal's observers, and have the stop watched."""
-        if not holder.stop(kind):
-            return
-        assert holder.reason is not None
-        self.commons.watchdog.watch(self)
-        leaving: BaseException | None = None
-        token = initiator.set(self.agent)
-        try:
-            for observer in holder.take_observers():
-                try:
-                    observer(holder.reason)
-                except Exception as error:  # noqa: BLE001  # observers may be anybody's; none may veto a stop
-                    self.commons.contain(error)
-                    self.dispatch.report(error, "an observer of the turn's signal")
-                except BaseException as error:  # noqa: BLE001  # an exit that one asks for is no veto
-                    leaving = error
-        finally:
-            initiator.reset(token)
-        if leaving is not None:
-            raise leaving
-
     # --- the task
 
     @enable_ki_protection
@@ -178,7 +157,7 @@ class Driver:
           through `begin_disposal`.
 
         """
-        self._task = trio.lowlevel.current_task()
+        self.task = trio.lowlevel.current_task()
         initiator.set(self.agent)
         try:
             await self._serve()
@@ -328,7 +307,7 @@ class Driver:
         if self.parent is not None:
             self.parent.children.pop(self, None)
         self.idle_waiters.unpark_all()
-        self.agent.forget()
+        self.on_gone()
         self.dispatch.notify(AgentDisposed)
         self.dispatch.own.clear()
         self.log.audience = bool
@@ -380,23 +359,6 @@ class Driver:
         self.commons.check_thread(verb)
         if self.log.closed:
             raise AgentDisposedError(self.agent.id)
-
-    def refuse_own_turn(self, verb: str) -> None:
-        """Refuse to wait, inside a turn of this agent, for that turn's end."""
-        if self.inside_own_turn():
-            raise OwnTurnError(self.agent.id, verb)
-
-    def inside_own_turn(self) -> bool:
-        """Whether the current task is the driver in a turn, or below it."""
-        if not self.busy_inside:
-            return False
-        task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-        while task is not None:
-            if task is self._task:
-                return True
-            nursery = task.parent_nursery
-            task = None if nursery is None else nursery.parent_task
-        return False
 
     def kick(self) -> None:
         """Send what was appended on its way to the store."""

@@ -16,6 +16,7 @@ from .._errors import AgentBusyError, MaintenanceCancelled
 from .._signal import TurnSignal
 from .cancellation import TurnCancellation
 from .failure import fault
+from .verbs import stop_holder
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -52,7 +53,7 @@ async def maintain(driver: Driver, fn: Callable[[TurnSignal], Awaitable[T]]) -> 
     try:
         await job.done.wait()
     except trio.Cancelled:
-        driver.stop(holder, "user")
+        stop_holder(driver, holder, "user")
         with trio.CancelScope(shield=True):
             await job.done.wait()
         raise

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, final
 
 import trio
 
-from .._errors import StorageError, ToolArgumentsError
-from .._json import JsonObject, clean_text, freeze_object
+from .._errors import StorageError
+from .._json import JsonObject, clean_text
 from .._messages import (
     TextBlock,
     ToolCall,
@@ -50,6 +50,7 @@ from .failure import (
     tool_failure,
 )
 from .payload import Allow, Approve, Ask, Deny, Execute, PostExecute, PreExecute
+from .toolcheck import Refused, checked_arguments, find_tool
 from .tooloutput import checked_output
 from .work import Entry
 
@@ -121,14 +122,6 @@ async def _run_together(turn: Turn, frames: list[_Call], limit: int) -> None:
     await ended.wait()
 
 
-class _Refused(Exception):  # control flow inside one call
-    """The call will not run; the failure is its result."""
-
-    def __init__(self, failure: ToolFailure) -> None:
-        self.failure = failure
-        super().__init__(failure.code)
-
-
 @final
 class _Call:
     """The frame of one call, from the model's wish to the result."""
@@ -165,7 +158,7 @@ class _Call:
         turn = self._turn
         try:
             output = await self._pipeline()
-        except _Refused as refused:
+        except Refused as refused:
             output = ToolOutput(error=refused.failure)
         except BaseException as error:  # noqa: BLE001  # sorted and noted; the cancellation in it goes on
             stopped = turn.stopped or cancelled_here()
@@ -228,8 +221,8 @@ class _Call:
 
         """
         self._refuse_if_stopped()
-        tool = self._find_tool()
-        arguments = self._check(tool, self.call.arguments)
+        tool = find_tool(self.call, self._tools)
+        arguments = checked_arguments(tool, self.call.arguments)
         arguments = await self._permit(tool, arguments)
         invocation = self._invocation(arguments)
         self._guard(invocation)
@@ -252,30 +245,7 @@ class _Call:
 
     def _refuse_if_stopped(self) -> None:
         if self._turn.stopped:
-            raise _Refused(ABORTED_BEFORE_DISPATCH)
-
-    def _find_tool(self) -> Tool:
-        """Refuse what cannot run: an unknown tool, arguments that are no object."""
-        if self._tool is None:
-            known = ", ".join(sorted(self._tools)) or "none"
-            raise _Refused(
-                ToolFailure(
-                    "UNKNOWN_TOOL",
-                    f"There is no tool named {self.call.name!r}. Known tools: {known}.",
-                )
-            )
-        if self.call.problem is not None:
-            raise _Refused(ToolFailure("INVALID_ARGUMENTS", self.call.problem))
-        return self._tool
-
-    def _check(self, tool: Tool, arguments: JsonObject) -> JsonObject:
-        """Let the tool check the arguments; freeze what it makes of them."""
-        try:
-            return freeze_object(dict(tool.check(arguments)))
-        except ToolArgumentsError as error:
-            raise _Refused(
-                ToolFailure("INVALID_ARGUMENTS", clean_text(str(error)))
-            ) from None
+            raise Refused(ABORTED_BEFORE_DISPATCH)
 
     async def _permit(self, tool: Tool, arguments: JsonObject) -> JsonObject:
         """Let listeners allow, change, ask about or deny the call.
@@ -296,7 +266,7 @@ class _Call:
             self._refuse_if_stopped()
         if isinstance(decision, Ask):
             if decision.arguments is not None:
-                arguments = self._check(tool, decision.arguments)
+                arguments = checked_arguments(tool, decision.arguments)
             question = Approve(
                 agent, signal, self._invocation(arguments), decision.reason
             )
@@ -305,10 +275,10 @@ class _Call:
             self._refuse_if_stopped()
         if isinstance(decision, Deny):
             reason = clean_text(decision.reason) or "no reason was given"
-            raise _Refused(ToolFailure("DENIED", f"The call was denied: {reason}"))
+            raise Refused(ToolFailure("DENIED", f"The call was denied: {reason}"))
         if decision.arguments is None:
             return arguments
-        return self._check(tool, decision.arguments)
+        return checked_arguments(tool, decision.arguments)
 
     def _guard(self, invocation: ToolInvocation) -> None:
         """Ask the guards, who have the last word before the body."""
@@ -319,9 +289,7 @@ class _Call:
         for guard in guards:
             refusal = guard(payload)
             if refusal is not None:
-                raise _Refused(
-                    ToolFailure("DENIED", f"The call was refused: {refusal}")
-                )
+                raise Refused(ToolFailure("DENIED", f"The call was refused: {refusal}"))
 
     async def _announce(self, arguments: JsonObject) -> None:
         """Append `tool/call` and wait until it is durable.
@@ -340,7 +308,7 @@ class _Call:
             with self._doing("flush", turn.log.id):
                 await self._driver.commons.writer.flush(turn.log, seq)
         except StorageError as error:
-            raise _Refused(
+            raise Refused(
                 ToolFailure("STORAGE", f"Not executed: {error.message}")
             ) from None
 
@@ -366,7 +334,7 @@ class _Call:
             return self._stopped_output()
         if output is None:
             text = f"The tool {name} was stopped after its limit of {limit} s."
-            raise _Refused(ToolFailure("TIMEOUT", text))
+            raise Refused(ToolFailure("TIMEOUT", text))
         return output
 
     async def _wrapped(self, tool: Tool, invocation: ToolInvocation) -> ToolOutput:

@@ -14,14 +14,24 @@ from trio.lowlevel import enable_ki_protection
 from .._errors import MessageConflictError
 from .._messages import UserMessage
 from .._session.events import InboxSpliced, Queue
-from .._signal import CancelCause
+from .._signal import CancelCause, StopKind
+from .cancellation import TurnCancellation
+from .dispatch import initiator
 from .inbox import MessageLike, as_message, discard_all, put_back, same_body
 from .payload import CancelRequested
 
 if TYPE_CHECKING:
     from .driver import Driver
 
-__all__ = ["CancelCall", "CancelReceipt", "Sent", "accept", "cancel", "wake"]
+__all__ = [
+    "CancelCall",
+    "CancelReceipt",
+    "Sent",
+    "accept",
+    "cancel",
+    "stop_holder",
+    "wake",
+]
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -149,7 +159,7 @@ def cancel(
             stopped = driver.live_turn
             driver.converging = stopped is not None or driver.maintenance is not None
             try:
-                driver.stop(holder, cause.kind)
+                stop_holder(driver, holder, cause.kind)
             except BaseException as error:  # noqa: BLE001  # likewise, from the signal's observers
                 leaving = error
     driver.kick()
@@ -188,3 +198,26 @@ def _can_cancel(driver: Driver, *, keep_inbox: bool) -> bool:
     if not keep_inbox and inbox.has_droppable:
         return True
     return (driver.wanted or driver.latched()) and inbox.has_work
+
+
+def stop_holder(driver: Driver, holder: TurnCancellation, kind: StopKind) -> None:
+    """Stop a holder, tell its signal's observers, and have the stop watched."""
+    if not holder.stop(kind):
+        return
+    assert holder.reason is not None
+    driver.commons.watchdog.watch(driver)
+    leaving: BaseException | None = None
+    token = initiator.set(driver.agent)
+    try:
+        for observer in holder.take_observers():
+            try:
+                observer(holder.reason)
+            except Exception as error:  # noqa: BLE001  # observers may be anybody's; none may veto a stop
+                driver.commons.contain(error)
+                driver.dispatch.report(error, "an observer of the turn's signal")
+            except BaseException as error:  # noqa: BLE001  # an exit that one asks for is no veto
+                leaving = error
+    finally:
+        initiator.reset(token)
+    if leaving is not None:
+        raise leaving

@@ -1,0 +1,80 @@
+"""What became of a message: the value, and the wait until it is final."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import trio
+
+from .._errors import AgentDisposedError, UnknownNameError
+from .._messages import AssistantMessage
+from .._session.events import EndingKind
+from .._session.fold import MessageRecord
+
+if TYPE_CHECKING:
+    from .driver import Driver
+
+__all__ = ["Outcome", "wait_outcome"]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one message.
+
+    Attributes:
+      kind: how the turn ended that it entered, or `discarded`.
+      turn: that turn, None if it was discarded before any.
+      message: the last answer of that turn, None if there was none.
+      code, detail: of an `error` or a `blocked` ending.
+
+    """
+
+    kind: EndingKind | Literal["discarded"]
+    turn: int | None = None
+    message: AssistantMessage | None = None
+    code: str | None = None
+    detail: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the last answer, empty if there was none."""
+        return "" if self.message is None else self.message.text
+
+
+async def wait_outcome(driver: Driver, message_id: str) -> Outcome:
+    """Wait until it is final what became of a message; see `Agent.outcome`.
+
+    Always a checkpoint.
+
+    Cancellation:
+      The wait ends; nothing else changes.
+
+    """
+    await trio.lowlevel.checkpoint()
+    while True:
+        record = driver.log.fold.messages.get(message_id)
+        if record is None:
+            raise UnknownNameError("message", message_id)
+        found = _outcome_of(driver, record)
+        if found is not None:
+            return found
+        if driver.gone.is_set():
+            raise AgentDisposedError(driver.log.id)
+        await driver.outcome_waiters.park()
+
+
+def _outcome_of(driver: Driver, record: MessageRecord) -> Outcome | None:
+    if record.state == "discarded":
+        return Outcome("discarded")
+    if record.turn is None or record.turn > driver.settled_turn:
+        return None
+    turn = driver.log.fold.turns[record.turn]
+    if turn.ending is None or record.state in {"pending", "claimed"}:
+        return None
+    return Outcome(
+        turn.ending.kind,
+        record.turn,
+        turn.final,
+        turn.ending.code,
+        turn.ending.message,
+    )
