@@ -4,6 +4,7 @@ Children in this process are `Subagents` and `agent_tool`; agents in a program o
 own, behind the Agent Client Protocol, are `RemoteAgent` and `remote_agent_tool`.
 """
 
+from .lost import lost_children as lost_children
 from .schema import AnswerSchema as AnswerSchema
 from .spawn import (
     AgentTool as AgentTool,

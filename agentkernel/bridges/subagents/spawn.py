@@ -62,7 +62,8 @@ class Subagents:
     Attributes:
       personas: who a child may be, by name; the first one is the default.
       max_depth: how deep the tree may get; an agent that nobody started has depth 0.
-      max_children: how many children an agent may have at once; more wait.
+      max_children: how many children an agent may wait for at once; more wait for a
+        place. Detached ones are bounded by whoever starts them.
       tool_name: what the tool is called that a model is given; a child at the
         greatest depth is not shown it.
 
@@ -98,8 +99,8 @@ class Subagents:
     ) -> Report:
         """Have a child of an agent do a task, and wait for its report.
 
-        Waits for a place if the parent has as many children as it may. The child is
-        gone when this returns; its session stays in the store.
+        Waits for a place if the parent waits for as many children as it may. The child
+        is gone when this returns; its session stays in the store.
 
         Always a checkpoint.
 
@@ -135,6 +136,8 @@ class Subagents:
             tools=options.get("tools", ()),
             on_open=options.get("on_open"),
         )
+        if task.detached:
+            return await run_child(parent, task)
         async with self._slots_of(parent):
             return await run_child(parent, task)
 

@@ -1,0 +1,123 @@
+"""The durable side of jobs: what a session's log says of them. Pure.
+
+A job leaves two extension facts in the session of its owner, when it is started and
+when it has ended, and one notice. All of them name the owner's session: a fork copies
+them, and the jobs in them stay its original's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, cast
+
+import msgspec
+
+import agentkernel as ak
+
+from .job import WORDS, Job, JobEnding, JobResult
+
+__all__ = [
+    "ENDED",
+    "STARTED",
+    "JobRecord",
+    "ended_fact",
+    "notice_id",
+    "notice_of",
+    "records_of",
+    "shortened",
+    "started_fact",
+]
+
+STARTED: Final = "job/started"
+ENDED: Final = "job/ended"
+_SHOWN = 4000
+
+
+class JobRecord(msgspec.Struct, frozen=True):
+    """What a log says of one job.
+
+    Attributes:
+      ending: how it ended, None if the log does not say.
+      text: what it gave back.
+
+    """
+
+    id: str
+    owner: str
+    kind: str
+    title: str
+    ending: JobEnding | None = None
+    text: str = ""
+
+
+def started_fact(job: Job) -> ak.Extension:
+    """Make the fact that a job was started."""
+    return ak.Extension(
+        STARTED,
+        {"job": job.id, "owner": job.owner.id, "kind": job.kind, "title": job.title},
+    )
+
+
+def ended_fact(
+    owner: str, job_id: str, ending: JobEnding, result: JobResult
+) -> ak.Extension:
+    """Make the fact that a job has ended."""
+    return ak.Extension(
+        ENDED,
+        {
+            "job": job_id,
+            "owner": owner,
+            "ending": ending,
+            "text": result.text,
+            "meta": result.meta,
+        },
+    )
+
+
+def records_of(events: Iterable[ak.SessionEvent], owner: str) -> dict[str, JobRecord]:
+    """Read the jobs of an owner out of its log, by their ids."""
+    records: dict[str, JobRecord] = {}
+    for fact in (event.data for event in events):
+        if not isinstance(fact, ak.Extension) or fact.name not in {STARTED, ENDED}:
+            continue
+        body = fact.body
+        if not isinstance(body, Mapping) or body.get("owner") != owner:
+            continue
+        job_id = str(body["job"])
+        if fact.name == STARTED:
+            kind, title = str(body["kind"]), str(body["title"])
+            records[job_id] = JobRecord(job_id, owner, kind, title)
+        elif job_id in records:
+            ending = cast("JobEnding", body["ending"])
+            records[job_id] = msgspec.structs.replace(
+                records[job_id], ending=ending, text=str(body.get("text", ""))
+            )
+    return records
+
+
+def notice_id(record_id: str) -> str:
+    """Name the one notice of a job: a session accepts an id once."""
+    return f"{record_id}-ended"
+
+
+def notice_of(record: JobRecord) -> ak.UserMessage:
+    """Make the news that a job has ended, always the same for the same ending."""
+    assert record.ending is not None
+    lines = [f"Job {record.id} ({record.title}) {WORDS[record.ending]}."]
+    if record.text:
+        lines.append(record.text)
+    return ak.UserMessage(
+        notice_id(record.id),
+        (ak.TextBlock("\n".join(lines)),),
+        kind="notice",
+        meta={"job": record.id, "ending": record.ending},
+    )
+
+
+def shortened(text: str, shown: int = _SHOWN) -> str:
+    """Keep the beginning and the end of a text that is long."""
+    if len(text) <= shown:
+        return text
+    half = shown // 2
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[-half:]}"

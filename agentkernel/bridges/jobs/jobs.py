@@ -1,0 +1,250 @@
+"""Jobs of agents: started, listed, read, waited for, killed, and reported once.
+
+A job belongs to an agent: a stop of a turn does not touch it, and it ends with its
+agent. Its owner is told of its end by exactly one notice, whatever ended it: the notice
+wakes an idle owner and joins the next step of a busy one.
+
+Invariants. The end of a job is one act: its fact, its notice and the place that it
+takes change together, without a checkpoint in between. What a crash cut off is made
+good when the owner is resumed: jobs that were running are closed as `interrupted`, and
+a notice that is missing is put into the inbox, where it waits for the next wake.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import final
+from weakref import WeakKeyDictionary
+
+import msgspec
+import trio
+
+import agentkernel as ak
+from agentkernel.bridges.subagents import lost_children
+
+from .facts import (
+    JobRecord,
+    ended_fact,
+    notice_id,
+    notice_of,
+    records_of,
+    shortened,
+    started_fact,
+)
+from .job import Job, JobBody, JobEnding, JobResult
+
+__all__ = ["JobLimitError", "Jobs", "UnknownJobError"]
+
+_PAGE = 500
+_CONCERN = (ak.SessionHeader, ak.Extension, ak.SubagentDescribed)
+
+
+class JobLimitError(ak.AgentKernelError):
+    """If an agent has as many running jobs as it may; nothing was started."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"{limit} jobs are running, more are not allowed: wait for one, or kill one"
+        )
+
+
+class UnknownJobError(ak.AgentKernelError, LookupError):
+    """If an agent has no job of that id in this process."""
+
+    def __init__(self, job_id: str, known: tuple[str, ...]) -> None:
+        self.job_id = job_id
+        self.known = known
+        hint = f"known: {', '.join(known)}" if known else "there are none"
+        super().__init__(f"no job {job_id!r}; {hint}")
+
+
+@final
+class Jobs:
+    """The jobs of all agents of one kernel.
+
+    Make it once, before agents are opened: it closes what a restart has cut off when
+    their sessions are resumed. Its verbs belong to the kernel's Trio thread.
+
+    Attributes:
+      max_jobs: how many jobs of one agent may run at once.
+      max_bytes: how much of a job's output is kept in memory.
+      max_ended: how many ended jobs of one agent stay listed.
+
+    """
+
+    def __init__(
+        self,
+        kernel: ak.Kernel,
+        *,
+        max_jobs: int = 8,
+        max_bytes: int = 64 * 1024,
+        max_ended: int = 50,
+    ) -> None:
+        """Set the limits, and watch for sessions that are resumed.
+
+        Raises:
+          ValueError: if a limit is less than 1.
+
+        """
+        if min(max_jobs, max_bytes, max_ended) < 1:
+            raise ValueError("the limits of jobs must be at least 1")
+        self.max_jobs = max_jobs
+        self.max_bytes = max_bytes
+        self.max_ended = max_ended
+        self._jobs: WeakKeyDictionary[ak.Agent, dict[str, Job]] = WeakKeyDictionary()
+        kernel.on(ak.SessionStarted, self._opened)
+
+    def start(self, owner: ak.Agent, body: JobBody, *, kind: str, title: str) -> Job:
+        """Start a job of an agent. Not a checkpoint.
+
+        `body(job)` is run in a task of the agent; what it raises makes the job
+        `failed`. It is told of its end by cancellation and lets it pass.
+
+        Args:
+          owner: the agent that it works for.
+          body: the work.
+          kind: a word for what it is.
+          title: what it is about, for people and models.
+
+        Raises:
+          JobLimitError: if the agent has as many running jobs as it may.
+          AgentDisposedError: if the agent's end has begun.
+
+        """
+        jobs = self._jobs.setdefault(owner, {})
+        running = sum(job.status == "running" for job in jobs.values())
+        if running >= self.max_jobs:
+            raise JobLimitError(self.max_jobs)
+        # Unique in the session, also after a restart: a number is used once.
+        job_id = f"job-{owner.session.last_seq + 1}"
+        job = Job(job_id, owner, kind, ak.clean_text(title), max_bytes=self.max_bytes)
+        owner.start_soon(partial(self._run, job, body), name=f"{job_id} {kind}")
+        owner.session.append(started_fact(job))
+        jobs[job_id] = job
+        self._forget_ended(jobs)
+        return job
+
+    def of(self, owner: ak.Agent) -> tuple[Job, ...]:
+        """List an agent's jobs, the oldest first; ended ones as far as they are kept.
+
+        Not a checkpoint.
+        """
+        return tuple(self._jobs.get(owner, {}).values())
+
+    def get(self, owner: ak.Agent, job_id: str) -> Job:
+        """Find a job of an agent. Not a checkpoint.
+
+        Raises:
+          UnknownJobError: if it has none of that id.
+
+        """
+        jobs = self._jobs.get(owner, {})
+        if job_id not in jobs:
+            raise UnknownJobError(job_id, tuple(jobs))
+        return jobs[job_id]
+
+    async def records(self, owner: ak.Agent) -> tuple[JobRecord, ...]:
+        """Read from the store what is known of an agent's jobs, the oldest first.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Nothing happened.
+
+        """
+        events = await _read(owner.session, owner.session.last_seq)
+        return tuple(records_of(events, owner.id).values())
+
+    async def _run(self, job: Job, body: JobBody) -> None:
+        """Run a job's work and record how it ended.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through, once the work has ended and that is recorded.
+
+        """
+        ending: JobEnding = "ended"
+        result = JobResult(ending="ended")
+        try:
+            with job.scope:
+                if job.was_killed:
+                    await trio.lowlevel.checkpoint()
+                result = await body(job)
+                ending = result.ending
+            if job.scope.cancelled_caught:
+                ending = "killed"
+        except Exception as error:  # noqa: BLE001  # the boundary of a job: what it raises is how it ended
+            ending = "failed"
+            result = JobResult(f"{type(error).__name__}: {error}", "failed")
+        finally:
+            self._end(job, ending, result)
+        await trio.lowlevel.checkpoint()
+
+    def _end(self, job: Job, ending: JobEnding, result: JobResult) -> None:
+        """Record an end: its fact, its notice and its place, in one act."""
+        text = shortened(ak.clean_text(result.text))
+        result = msgspec.structs.replace(result, text=text)
+        owner = job.owner
+        record = JobRecord(job.id, owner.id, job.kind, job.title, ending, result.text)
+        # A session that could not be written to its end has closed before.
+        with suppress(ak.AgentDisposedError):
+            owner.session.append(ended_fact(owner.id, job.id, ending, result))
+            owner.notice(notice_of(record))
+        job.end(ending, result)
+
+    def _forget_ended(self, jobs: dict[str, Job]) -> None:
+        ended = [job.id for job in jobs.values() if job.status != "running"]
+        for job_id in ended[: max(0, len(ended) - self.max_ended)]:
+            del jobs[job_id]
+
+    def _opened(self, payload: ak.SessionStarted) -> None:
+        """Have a resumed session looked through, by a task of its agent."""
+        agent = payload.agent
+        if payload.source == "resume":
+            recover = partial(_recover, agent, agent.session.last_seq)
+            agent.start_soon(recover, name="lost jobs")
+
+
+async def _recover(agent: ak.Agent, end: int) -> None:
+    """Close what a restart cut off, and see that each job has its notice.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Nothing happened.
+
+    """
+    events = await _read(agent.session, end)
+    for record in records_of(events, agent.id).values():
+        known = record
+        if known.ending is None:
+            known = msgspec.structs.replace(known, ending="interrupted")
+            lost = ended_fact(agent.id, known.id, "interrupted", JobResult())
+            agent.session.append(lost)
+        if agent.session.record(notice_id(known.id)) is None:
+            # A resume starts nothing: it waits for the next wake.
+            agent.inject(notice_of(known))
+    for child in lost_children(events):
+        agent.session.append(child)
+
+
+async def _read(session: ak.Session, end: int) -> list[ak.SessionEvent]:
+    """Read the events up to `end` that concern jobs and children, from the store.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Nothing happened.
+
+    """
+    await session.flush(end)
+    found: list[ak.SessionEvent] = []
+    after = 0
+    while after < end:
+        page = await session.read(after=after, limit=min(_PAGE, end - after))
+        found += [event for event in page if isinstance(event.data, _CONCERN)]
+        after = page[-1].seq
+    return found
