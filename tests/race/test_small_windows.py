@@ -1,0 +1,166 @@
+"""Windows that are a tick wide, each of which a fault could hide in unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+import agentkernel as ak
+from agentkernel.testing import (
+    FaultyStore,
+    Gate,
+    ScriptedModel,
+    call,
+    check_log,
+    mark,
+    run_under_schedules,
+)
+from tests.race.parts import Probe, facts, once, opened
+
+
+@pytest.mark.clause("I1a", "I1d")
+async def test_an_injected_item_leaves_an_idle_agent_idle(agent: ak.Agent) -> None:
+    """Not even for a moment: whoever shows the status would show work."""
+    statuses: list[str] = []
+    agent.on(ak.StatusChanged, lambda p: statuses.append(p.status))
+    agent.inject("a note")
+    assert agent.status == "idle"
+    await wait_all_tasks_blocked()
+    assert statuses == []
+
+
+@pytest.mark.clause("C3a", "C5a")
+async def test_a_stop_has_something_to_hit_from_the_wake_on(agent: ak.Agent) -> None:
+    """Also when the work has been withdrawn since: the agent was said to run."""
+    sent = agent.followup("go")
+    agent.inbox.remove(sent.id)
+    assert agent.status == "running"
+    assert agent.cancel().effective
+    assert not agent.cancel().effective
+    await agent.when_idle()
+    assert ak.TurnStarted(1) not in facts(agent)
+
+
+@pytest.mark.clause("C8a", "D2c")
+async def test_idle_waits_for_the_write_of_what_was_cancelled_before_it_ran(
+    model: ScriptedModel,
+) -> None:
+    """There was no turn, so no turn's flush: idle has one of its own."""
+    store = FaultyStore(ak.MemoryStore())
+    async with opened(model, store=store) as agent:
+        await agent.session.flush()
+        held = store.hold("write")
+        sent = agent.followup("go")
+        assert agent.cancel().dropped == (sent.id,)
+        await wait_all_tasks_blocked()
+        assert agent.status == "running"
+        assert agent.session.durable_seq < agent.session.last_seq
+        held.open()
+        await agent.when_idle()
+        assert agent.session.durable_seq == agent.session.last_seq
+
+
+@pytest.mark.clause("C11a")
+async def test_a_later_listener_of_a_serial_event_is_not_begun_behind_a_stop(
+    agent: ak.Agent,
+) -> None:
+    """The first stops the turn and never reaches a checkpoint."""
+    began: list[str] = []
+
+    async def first(payload: ak.TurnStopping) -> None:
+        began.append("first")
+        payload.agent.cancel()
+
+    async def second(_payload: ak.TurnStopping) -> None:
+        began.append("second")
+
+    agent.on(ak.TurnStopping, first)
+    agent.on(ak.TurnStopping, second)
+    outcome = await agent.outcome(agent.followup("go").id)
+    assert (began, outcome.kind) == (["first"], "aborted")
+
+
+@pytest.mark.clause("C11a", "T3c")
+def test_a_stop_in_the_last_pass_before_a_body_keeps_it_from_beginning() -> None:
+    """The call was announced and is durable; a stop in that pass still comes first.
+
+    Whether it lands before or behind the body's begin is up to the task order: both
+    happen, and each is told to the model as it was.
+    """
+
+    async def race() -> str:
+        tool = Probe("t", body)
+        async with opened(ScriptedModel([call("t")]), [tool]) as agent:
+            announced = trio.Event()
+            once(agent, "tool/call", announced.set)
+
+            async def stop() -> None:
+                await announced.wait()
+                mark("stop")
+                agent.cancel()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stop)
+                agent.followup("go")
+            await agent.when_idle()
+            (result,) = [f for f in facts(agent) if isinstance(f, ak.ToolReturned)]
+            assert result.error is not None
+            check_log(agent.session.events)
+        begun = bool(tool.calls)
+        assert result.error.code == ("ABORTED" if begun else "ABORTED_BEFORE_DISPATCH")
+        return result.error.code
+
+    began_after: list[str] = []
+
+    async def body(invocation: ak.ToolInvocation) -> ak.ToolOutput:
+        if invocation.signal.cancelled:
+            began_after.append(invocation.call_id)
+        await trio.sleep_forever()
+        raise AssertionError
+
+    counts = run_under_schedules(race, seeds=range(40)).count()
+    assert began_after == [], "a body began although its turn had been stopped"
+    assert len(counts) == 2, counts
+
+
+@pytest.mark.clause("T3a")
+async def test_call_ids_are_unique_in_the_whole_session(agent: ak.Agent) -> None:
+    """Also across turns, and in a resumed session: results are keyed by them."""
+    tool = Probe("t")
+    agent.tools.add(tool)
+    agent.models.register(
+        "scripted", ScriptedModel(*[[call("t", id="same")], ["ok"]] * 3)
+    )
+    for text in ("one", "two", "three"):
+        await agent.outcome(agent.followup(text).id)
+    ids = [invocation.call_id for invocation in tool.calls]
+    assert len(set(ids)) == len(ids) == 3
+
+
+@pytest.mark.clause("C7a", "C7c", "I4b")
+async def test_what_is_put_back_comes_before_what_arrived_meanwhile(
+    agent: ak.Agent,
+) -> None:
+    """A followup that was claimed is older than those behind it, and stays so."""
+    held = Gate()
+
+    async def hold(
+        payload: ak.PreStep,
+        following: Callable[[ak.PreStep], Awaitable[ak.Enter | ak.Reject]],
+    ) -> ak.Enter | ak.Reject:
+        await held.wait()
+        return await following(payload)
+
+    agent.on(ak.PreStep, hold)
+    older, note = agent.followup("older"), agent.inject("note")
+    await held.reached()
+    newer, steered = agent.followup("newer"), agent.steer("steered")
+    receipt = agent.cancel(keep_inbox=True)
+    assert receipt.kept == (note.id, steered.id, older.id, newer.id)
+    assert [m.id for m in agent.inbox.next_turn] == [older.id, newer.id]
+    assert [m.id for m in agent.inbox.next_step] == [note.id, steered.id]
+    await agent.when_idle()
+    check_log(agent.session.events)
