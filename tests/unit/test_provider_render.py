@@ -86,7 +86,7 @@ def text(text: str) -> dict[str, object]:
 
 
 @pytest.mark.case("PAIR-04", "PAIR-08", "PAIR-09")
-@pytest.mark.clause("T2")
+@pytest.mark.clause("T2c")
 def test_results_stand_behind_their_message_in_call_order_under_our_ids() -> None:
     """PAIR-04, PAIR-08: one block, then what else was said; PAIR-09: unique ids."""
     history = (
@@ -142,7 +142,7 @@ def test_results_stand_behind_their_message_in_call_order_under_our_ids() -> Non
     ]
 
 
-@pytest.mark.clause("T4")
+@pytest.mark.clause("T4b")
 @pytest.mark.case("PART-02", "PART-03")
 @pytest.mark.parametrize(
     "content", [(), ("",), ("\n\n",), (ReasoningBlock("Hm"),), (" ", "\n")]
@@ -436,7 +436,7 @@ def histories(draw: st.DrawFn) -> tuple[Message, ...]:
     return tuple(history)
 
 
-@pytest.mark.clause("T4")
+@pytest.mark.clause("T4b")
 @hypothesis.given(histories())
 def test_every_history_keeps_the_rules_of_both_protocols(
     history: tuple[Message, ...],

@@ -148,7 +148,7 @@ def test_an_attempt_that_showed_output_is_tried_again_only_if_asked() -> None:
 
 
 @pytest.mark.case("PROV-08")
-@pytest.mark.clause("T5")
+@pytest.mark.clause("T5c")
 def test_the_providers_wait_is_kept_up_to_a_cap_and_beyond_it_fails() -> None:
     """PROV-08: too early is refused again; an hour of silence helps nobody."""
     assert policy(0.5).delay(error(60.0), 1) == 60.5

@@ -141,7 +141,7 @@ async def test_a_key_may_come_from_a_function_for_each_request(provider: str) ->
 
 
 @both
-@pytest.mark.clause("D6")
+@pytest.mark.clause("D6c")
 async def test_no_message_and_no_repr_shows_a_secret(
     provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
