@@ -131,9 +131,9 @@ async def test_call_ids_are_unique_in_the_whole_session(agent: ak.Agent) -> None
     """Also across turns, and in a resumed session: results are keyed by them."""
     tool = Probe("t")
     agent.tools.add(tool)
-    agent.models.register(
-        "scripted", ScriptedModel(*[[call("t", id="same")], ["ok"]] * 3)
-    )
+    again = call("t", id="same")
+    model = ScriptedModel([again], ["ok"], [again], ["ok"], [again], ["ok"])
+    agent.models.register("scripted", model)
     for text in ("one", "two", "three"):
         await agent.outcome(agent.followup(text).id)
     ids = [invocation.call_id for invocation in tool.calls]
