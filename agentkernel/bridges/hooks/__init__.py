@@ -1,0 +1,21 @@
+"""Shell hooks: an owner's commands at points of a turn, in Claude Code's protocol.
+
+    settings ─▶ Hooks ─▶ matcher ─▶ executor ─▶ verdict ─▶ what the kernel is told
+
+`load_settings` reads files, `Hooks` listens to agents. Reading and judging are pure;
+only the executor touches processes.
+"""
+
+from .ends import MAX_BLOCKS as MAX_BLOCKS
+from .executor import CommandExecutor as CommandExecutor, HookExecutor as HookExecutor
+from .hooks import Hooks as Hooks
+from .matcher import Matcher as Matcher
+from .runner import HOOK_MESSAGE as HOOK_MESSAGE
+from .settings import (
+    Hook as Hook,
+    HookEvent as HookEvent,
+    HookSettings as HookSettings,
+    HookSettingsError as HookSettingsError,
+    load_settings as load_settings,
+)
+from .verdict import HookRun as HookRun, Verdict as Verdict

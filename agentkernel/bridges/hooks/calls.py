@@ -1,0 +1,131 @@
+"""Hooks about tool calls: before one runs, and when it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, final
+
+import msgspec
+import trio
+
+import agentkernel as ak
+
+from .runner import Runner
+from .settings import HookEvent
+from .verdict import Verdict
+
+__all__ = ["CallHooks"]
+
+_Permission: TypeAlias = ak.Allow | ak.Ask | ak.Deny
+
+
+@final
+class CallHooks:
+    """Listens to `tools/pre-execute` and `tools/post-execute`."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def pre_execute(
+        self,
+        payload: ak.PreExecute,
+        following: Callable[[ak.PreExecute], Awaitable[_Permission]],
+    ) -> _Permission:
+        """Let PreToolUse hooks deny, ask about, allow or change a call.
+
+        A checkpoint only if there are any, or another listener passes one.
+
+        Cancellation:
+          Passes through.
+
+        """
+        agent, call = payload.agent, payload.call
+        if not self._runner.covers(agent):
+            return await following(payload)
+        name = self._runner.names.get(call.name, call.name)
+        verdict = await self._runner.run(
+            agent, "PreToolUse", name, self._call_fields(call), payload.signal
+        )
+        self._add(call, "PreToolUse", verdict)
+        await self._obey(call, verdict)
+        if verdict.choice == "deny":
+            return ak.Deny(verdict.reason)
+        updated = verdict.updated_input
+        if updated is not None:
+            changed = msgspec.structs.replace(call, arguments=updated)
+            payload = msgspec.structs.replace(payload, call=changed)
+        inner = await following(payload)
+        if isinstance(inner, ak.Deny):
+            return inner
+        arguments = updated if inner.arguments is None else inner.arguments
+        if verdict.choice == "ask":
+            return ak.Ask(verdict.reason, arguments)
+        if isinstance(inner, ak.Ask) and not (
+            inner.waivable and verdict.choice == "allow"
+        ):
+            return ak.Ask(inner.reason, arguments, waivable=inner.waivable)
+        return ak.Allow(arguments)
+
+    async def post_execute(
+        self,
+        payload: ak.PostExecute,
+        following: Callable[[ak.PostExecute], Awaitable[ak.ToolOutput]],
+    ) -> ak.ToolOutput:
+        """Let hooks look at what a call gave back, and add to it.
+
+        A checkpoint only if there are any, or another listener passes one.
+
+        Cancellation:
+          Passes through.
+
+        """
+        output = await following(payload)
+        agent, call = payload.agent, payload.call
+        if not self._runner.covers(agent):
+            return output
+        name = self._runner.names.get(call.name, call.name)
+        text = "".join(b.text for b in output.content if isinstance(b, ak.TextBlock))
+        fields = self._call_fields(call)
+        event: HookEvent
+        if output.error is None:
+            event = "PostToolUse"
+            fields["tool_response"] = {"content": text, "meta": output.meta}
+        else:
+            event = "PostToolUseFailure"
+            fields |= {"error": text or output.error.message, "is_interrupt": False}
+        verdict = await self._runner.run(agent, event, name, fields, payload.signal)
+        self._add(call, event, verdict)
+        await self._obey(call, verdict)
+        content = output.content
+        if verdict.updated_output is not None:
+            content = (ak.TextBlock(verdict.updated_output),)
+        if verdict.choice == "deny":
+            content = (*content, ak.TextBlock(f"\n\nFrom a hook: {verdict.reason}"))
+        return msgspec.structs.replace(output, content=content)
+
+    def _call_fields(self, call: ak.ToolInvocation) -> dict[str, ak.JsonValue]:
+        return {
+            "turn_id": str(call.turn),
+            "tool_name": self._runner.names.get(call.name, call.name),
+            "tool_input": call.arguments,
+            "tool_use_id": call.call_id,
+        }
+
+    def _add(self, call: ak.ToolInvocation, event: str, verdict: Verdict) -> None:
+        """Have what hooks say about a call stand behind the results of its step."""
+        for number, text in enumerate(verdict.texts, 1):
+            note = self._runner.note(
+                call.agent, event, f"{call.call_id}:{event}:{number}", text
+            )
+            call.agent.inject(note)
+
+    async def _obey(self, call: ak.ToolInvocation, verdict: Verdict) -> None:
+        """Stop the turn if a hook says so. A checkpoint only then.
+
+        Cancellation:
+          That is how it leaves after a stop.
+
+        """
+        if verdict.stop is not None:
+            call.agent.cancel(ak.USER, keep_inbox=True, turn=call.turn)
+            await trio.lowlevel.checkpoint()

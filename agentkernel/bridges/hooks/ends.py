@@ -1,0 +1,112 @@
+"""Hooks about ends: of a turn, of a turn that was stopped, of an agent."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Final, final
+
+import trio
+
+import agentkernel as ak
+
+from .runner import Runner
+from .settings import HookEvent
+
+__all__ = ["MAX_BLOCKS", "EndHooks"]
+
+# How often in a row Stop hooks may refuse the end of one turn.
+MAX_BLOCKS: Final = 8
+
+
+@final
+class EndHooks:
+    """Listens to `agent/turn-stopping`, to the log, and waits for an agent's end."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def turn_stopping(self, payload: ak.TurnStopping) -> None:
+        """Let Stop hooks have the turn go on, a bounded number of times.
+
+        A checkpoint only if there are any.
+
+        Cancellation:
+          Passes through.
+
+        """
+        agent = payload.agent
+        if not self._runner.covers(agent):
+            return
+        state = self._runner.state(agent)
+        if state.turn != payload.turn:
+            state.turn, state.blocks = payload.turn, 0
+        event: HookEvent = "Stop" if agent.parent is None else "SubagentStop"
+        fields: dict[str, ak.JsonValue] = {
+            "turn_id": str(payload.turn),
+            "stop_hook_active": state.blocks > 0,
+            "last_assistant_message": _last_answer(agent),
+        }
+        subject = None if event == "Stop" else agent.options.model
+        verdict = await self._runner.run(agent, event, subject, fields, payload.signal)
+        words = [verdict.reason] if verdict.choice == "deny" else []
+        words += verdict.texts
+        if verdict.stop is not None or not words:
+            state.blocks = 0
+            return
+        last_step = payload.step >= agent.options.max_steps
+        if state.blocks >= MAX_BLOCKS or last_step:
+            why = (
+                "the turn has no step left"
+                if last_step
+                else "it was asked often enough"
+            )
+            self._runner.tell(
+                agent, event, f"The turn ends although a hook refuses: {why}"
+            )
+            return
+        state.blocks += 1
+        message_id = f"{event}:{payload.turn}:{payload.step}"
+        note = self._runner.note(agent, event, message_id, "\n".join(words))
+        agent.steer(note)
+
+    def appended(self, payload: ak.Appended) -> None:
+        """Start the Interrupt hooks of an aborted turn; nothing waits for them."""
+        agent, fact = payload.agent, payload.event.data
+        if not isinstance(fact, ak.TurnEnded) or fact.reason.kind != "aborted":
+            return
+        if self._runner.covers(agent):
+            fields: dict[str, ak.JsonValue] = {"turn_id": str(fact.turn)}
+            work = partial(
+                self._runner.run, agent, "Interrupt", None, fields, ak.TurnSignal()
+            )
+            with suppress(ak.AgentDisposedError):
+                agent.start_soon(work, name="Interrupt hooks")
+
+    def await_end(self, agent: ak.Agent) -> None:
+        """Run SessionEnd hooks when the agent ends, before its session closes."""
+        if not self._runner.covers(agent) or agent.parent is not None:
+            return
+
+        async def wait_for_end() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                # Bounded: by the limits of the hooks and of the end of a process.
+                with trio.CancelScope(shield=True):
+                    await self._runner.run(
+                        agent,
+                        "SessionEnd",
+                        "other",
+                        {"reason": "other"},
+                        ak.TurnSignal(),
+                    )
+
+        agent.start_soon(wait_for_end, name="SessionEnd hooks")
+
+
+def _last_answer(agent: ak.Agent) -> str | None:
+    for message in reversed(agent.session.messages):
+        if isinstance(message, ak.AssistantMessage):
+            return message.text
+    return None

@@ -1,0 +1,110 @@
+"""Runs one hook: a command in a process group of its own, under a mandatory signal.
+
+Everything about the process (no terminal, TERM and KILL for the whole group, reaping,
+bounded output, the leader's exit decides) is that of `agentkernel.tools.process`.
+What is added is the signal: a hook whose turn is stopped is ended at once, whichever
+task runs it, and its run says `cancelled`, whatever it had printed by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, final
+
+import trio
+
+import agentkernel as ak
+from agentkernel.tools.environment import scrubbed_environment
+from agentkernel.tools.process import CommandResult, ProcessLimits, run_command
+
+from .settings import Hook
+from .verdict import HookRun
+
+__all__ = ["CommandExecutor", "HookExecutor"]
+
+
+class HookExecutor(Protocol):
+    """Runs hooks; `CommandExecutor` runs them as commands."""
+
+    async def run(self, hook: Hook, stdin: bytes, *, signal: ak.TurnSignal) -> HookRun:
+        """Run one hook to its end.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through once nothing of the hook runs any more.
+
+        Args:
+          hook: what to run, and for how long.
+          stdin: the event as one line of JSON.
+          signal: ends the hook when it fires; the run is then `cancelled`.
+
+        """
+        ...
+
+
+@final
+class CommandExecutor:
+    """Runs hooks as commands in one folder, with one environment.
+
+    Args:
+      cwd: the project's folder.
+      env: the whole environment; None for this process's own without what looks
+        secret. `CLAUDE_PROJECT_DIR` is added.
+      grace: seconds between SIGTERM and SIGKILL.
+
+    """
+
+    def __init__(
+        self,
+        cwd: str | Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        grace: float = 2.0,
+    ) -> None:
+        self._cwd = str(cwd)
+        self._env = scrubbed_environment() if env is None else dict(env)
+        self._env["CLAUDE_PROJECT_DIR"] = self._cwd
+        self._grace = grace
+
+    async def run(self, hook: Hook, stdin: bytes, *, signal: ak.TurnSignal) -> HookRun:
+        """Run one hook; see `HookExecutor`.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through once the group is killed and reaped.
+
+        """
+        await trio.lowlevel.checkpoint()
+        started = trio.current_time()
+        result: CommandResult | None = None
+        problem: str | None = None
+        with trio.CancelScope() as scope:
+            unregister = signal.on_cancel(lambda _reason: scope.cancel())
+            try:
+                result = await run_command(
+                    hook.argv,
+                    cwd=self._cwd,
+                    env=self._env,
+                    stdin=stdin,
+                    limits=ProcessLimits(hook.max_seconds, self._grace),
+                )
+            except (OSError, ValueError, NotImplementedError) as error:
+                problem = f"it could not be started: {error}"
+            finally:
+                unregister()
+        duration = trio.current_time() - started
+        if signal.cancelled or (result is None and problem is None):
+            return HookRun(cancelled=True, duration=duration)
+        if result is None:
+            return HookRun(problem=problem, duration=duration)
+        return HookRun(
+            result.exit_code,
+            result.stdout.text,
+            result.stderr.text,
+            cut=bool(result.stdout.dropped),
+            timed_out=result.timed_out,
+            duration=duration,
+        )

@@ -1,0 +1,134 @@
+"""What the listeners of hooks share: running an event's hooks, and what follows.
+
+Made by `Hooks`, one for each of them; it keeps what is known of each agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, final
+from weakref import WeakKeyDictionary
+
+import agentkernel as ak
+
+from .executor import HookExecutor
+from .matcher import condition_holds
+from .running import run_hooks
+from .settings import HookEvent, HookSettings
+from .verdict import Verdict
+
+__all__ = ["HOOK_MESSAGE", "AgentState", "Runner"]
+
+# The name of the extension that holds a hook's words to the user.
+HOOK_MESSAGE: Final = "hook/message"
+
+
+@final
+class AgentState:
+    """What is kept of one agent while it lives."""
+
+    def __init__(self) -> None:
+        # Whether the hooks of its start have run, and what they said to the model:
+        # it enters with the first step that something enters.
+        self.started = False
+        self.greetings: list[ak.UserMessage] = []
+        # Messages that hooks sent: no prompts of anybody.
+        self.own: set[str] = set()
+        # How often the end of `turn` was refused.
+        self.turn = 0
+        self.blocks = 0
+
+
+@final
+class Runner:
+    """Runs the hooks of some settings for the agents of one scope."""
+
+    def __init__(
+        self,
+        scope: ak.Kernel | ak.Agent,
+        settings: HookSettings,
+        executor: HookExecutor,
+        *,
+        cwd: str,
+        names: Mapping[str, str],
+    ) -> None:
+        self.scope = scope
+        self.settings = settings
+        self.names = names
+        self._executor = executor
+        self._cwd = cwd
+        self._states: WeakKeyDictionary[ak.Agent, AgentState] = WeakKeyDictionary()
+
+    def covers(self, agent: ak.Agent) -> bool:
+        """Whether an agent is one of the scope's."""
+        one: ak.Agent | None = agent
+        while one is not None:
+            if one is self.scope:
+                return True
+            one = one.parent
+        return isinstance(self.scope, ak.Kernel)
+
+    async def run(
+        self,
+        agent: ak.Agent,
+        event: HookEvent,
+        subject: str | None,
+        fields: dict[str, ak.JsonValue],
+        signal: ak.TurnSignal,
+    ) -> Verdict:
+        """Run the hooks of an event that concern its subject.
+
+        A checkpoint only if there are any.
+
+        Cancellation:
+          Passes through once all of them have ended.
+
+        """
+        arguments = fields.get("tool_input")
+        hooks = [
+            hook
+            for hook in self.settings.of(event)
+            if hook.matcher.fits(subject)
+            and (
+                hook.condition is None
+                or not isinstance(arguments, Mapping)
+                or condition_holds(hook.condition, subject or "", arguments)
+            )
+        ]
+        if not hooks:
+            return Verdict()
+        stdin: dict[str, ak.JsonValue] = {
+            "session_id": agent.id,
+            "transcript_path": None,
+            "cwd": self._cwd,
+            "permission_mode": "default",
+            "hook_event_name": event,
+        }
+        if agent.parent is not None:
+            stdin |= {"agent_id": agent.id, "agent_type": agent.options.model}
+        verdict = await run_hooks(
+            agent.session, hooks, stdin | fields, signal=signal, executor=self._executor
+        )
+        for message in verdict.messages:
+            self.tell(agent, event, message)
+        if verdict.stop is not None:
+            self.tell(agent, event, verdict.stop)
+        return verdict
+
+    def tell(self, agent: ak.Agent, event: str, text: str) -> None:
+        """Tell the user something, as a fact. Not a checkpoint."""
+        agent.session.append(ak.Extension(HOOK_MESSAGE, {"event": event, "text": text}))
+
+    def state(self, agent: ak.Agent) -> AgentState:
+        """Look up what is kept of an agent."""
+        return self._states.setdefault(agent, AgentState())
+
+    def note(
+        self, agent: ak.Agent, event: str, message_id: str, text: str
+    ) -> ak.UserMessage:
+        """Make a message of a hook's words to the model."""
+        self.state(agent).own.add(message_id)
+        meta: dict[str, ak.JsonValue] = {"source": "hook", "event": event}
+        return ak.UserMessage(
+            message_id, (ak.TextBlock(text),), passive=True, meta=meta
+        )

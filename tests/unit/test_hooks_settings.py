@@ -1,0 +1,190 @@
+"""Settings of hooks: what is read, and how precisely the rest is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentkernel.bridges.hooks import (
+    Hook,
+    HookSettings,
+    HookSettingsError,
+    Matcher,
+    load_settings,
+)
+from agentkernel.bridges.hooks.matcher import condition_holds
+
+
+def settings(event: str = "PreToolUse", /, **hook: object) -> dict[str, object]:
+    whole = {"type": "command", "command": "check", **hook}
+    return {"hooks": {event: [{"matcher": "a", "hooks": [whole]}]}}
+
+
+@pytest.mark.parametrize(
+    ("matcher", "subject", "fits"),
+    [
+        (None, "Bash", True),
+        ("", "Bash", True),
+        ("*", "Bash", True),
+        ("Bash", "Bash", True),
+        ("Bash", "BashOutput", False),
+        ("bash", "Bash", False),
+        ("Edit|Write", "Write", True),
+        ("Edit, Write", "Write", True),
+        ("Edit|Write", "MultiEdit", False),
+        ("mcp__a__b", "mcp__a__b", True),
+        ("mcp__a-1__b", "mcp__a-1__b", True),
+        ("mcp__a__.*", "mcp__a__read", True),
+        ("mcp__a__.*", "mcp__b__read", False),
+        ("Note.*", "MyNotebook", True),
+        ("^Note", "MyNotebook", False),
+        ("a.c", "xabcx", True),
+        ("Bash", None, True),
+    ],
+)
+def test_a_matcher_lists_names_or_is_looked_for(
+    matcher: str | None,
+    subject: str | None,
+    fits: bool,  # noqa: FBT001  # the table's last column
+) -> None:
+    assert Matcher(matcher).fits(subject) is fits
+
+
+@pytest.mark.parametrize(
+    ("condition", "name", "arguments", "holds"),
+    [
+        ("Bash", "Bash", {}, True),
+        ("Bash", "Edit", {}, False),
+        ("Bash(git *)", "Bash", {"command": "git push"}, True),
+        ("Bash(git *)", "Bash", {"command": "rm -r ."}, False),
+        ("Bash(git:*)", "Bash", {"command": "git"}, True),
+        ("Edit(*.py)", "Edit", {"path": "a/b.py"}, True),
+        ("Edit(*.py)", "Edit", {"path": "a/b.md"}, False),
+        ("Any(*1*)", "Any", {"n": 1}, True),
+        ("mcp__*", "mcp__a__b", {}, True),
+        ("Bash(git", "Bash", {"command": "rm"}, True),
+        ("not a rule", "Bash", {}, True),
+    ],
+)
+def test_a_condition_is_a_permission_rule_and_fails_open(
+    condition: str,
+    name: str,
+    arguments: dict[str, object],
+    holds: bool,  # noqa: FBT001  # the table's last column
+) -> None:
+    """What cannot be read runs its hook: a gate that is not sure is asked."""
+    assert condition_holds(condition, name, arguments) is holds  # type: ignore[arg-type]  # the table holds JSON
+
+
+def test_settings_keep_the_order_of_the_file() -> None:
+    value = {
+        "permissions": {"allow": ["Read"]},
+        "hooks": {
+            "Stop": [{"hooks": [{"type": "command", "command": "one"}]}],
+            "Notification": [{"hooks": [{"type": "http", "url": "…"}]}],
+            "PreToolUse": [
+                {
+                    "matcher": "Bash|Write",
+                    "hooks": [
+                        {
+                            "type": "command",
+                            "command": "two",
+                            "args": ["-x"],
+                            "timeout": 5,
+                            "if": "Bash(git *)",
+                            "onFailure": "block",
+                            "statusMessage": "…",
+                            "async": False,
+                        },
+                        {"type": "command", "command": "three", "shell": "bash"},
+                    ],
+                }
+            ],
+            "UserPromptSubmit": [{"hooks": [{"type": "command", "command": "four"}]}],
+            "SessionEnd": [
+                {"hooks": [{"type": "command", "command": "five", "timeout": 90}]}
+            ],
+        },
+    }
+    read = HookSettings.from_json(json.dumps(value))
+    tools = Matcher("Bash|Write")
+    assert read.hooks == (
+        Hook("Stop", "one", Matcher(None)),
+        Hook("PreToolUse", "two", tools, ("-x",), None, 5.0, "Bash(git *)", "block"),
+        Hook("PreToolUse", "three", tools, None, "bash"),
+        Hook("UserPromptSubmit", "four", Matcher(None), max_seconds=30.0),
+        Hook("SessionEnd", "five", Matcher(None), max_seconds=60.0),
+    )
+    assert read.ignored == ("Notification",)
+    assert [hook.argv for hook in read.hooks[:3]] == [
+        "one",
+        ["two", "-x"],
+        ["bash", "-c", "three"],
+    ]
+    assert [hook.command for hook in read.of("PreToolUse")] == ["two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "problem"),
+    [
+        ("{", "f", "no JSON"),
+        ("[]", "f", "must be an object, not an array"),
+        ({"hooks": []}, "f: hooks", "must be an object"),
+        ({"hooks": {"PreTool": []}}, "f: hooks.PreTool", "no such event"),
+        ({"hooks": {"Stop": {}}}, "f: hooks.Stop", "must be an array"),
+        ({"hooks": {"Stop": ["x"]}}, "f: hooks.Stop[0]", "not 'x'"),
+        ({"hooks": {"Stop": [{}]}}, "f: hooks.Stop[0]", "has no hooks"),
+        (
+            {"hooks": {"Stop": [{"matcher": "(", "hooks": []}]}},
+            "f: hooks.Stop[0].matcher",
+            "no regular expression",
+        ),
+        (
+            {"hooks": {"Stop": [{"matcher": 1, "hooks": []}]}},
+            "f: hooks.Stop[0].matcher",
+            "must be a text, not 1",
+        ),
+        (settings(type="http"), "type", "not 'http'"),
+        (settings(command=" "), "command", "must be a text"),
+        (settings(args="x"), "args", "must be an array"),
+        (settings(args=["x", 1]), "args[1]", "must be a text, not 1"),
+        (settings(timeout="1"), "timeout", "seconds, not '1'"),
+        (settings(timeout=True), "timeout", "seconds, not True"),
+        (settings(timeout=0), "timeout", "0"),
+        (settings(**{"shell": "zsh"}), "shell", "'bash', not 'zsh'"),
+        (settings(**{"async": True}), "async", "not supported"),
+        (settings(timeuot=1), "timeuot", "no such setting"),
+        (settings("Stop", **{"if": "Bash"}), "if", "not for Stop"),
+        (settings(on_failure="deny"), "on_failure", "'continue' or 'block'"),
+        (settings("SessionEnd", onFailure="block"), "onFailure", "cannot block"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_its_place(
+    value: object, where: str, problem: str
+) -> None:
+    with pytest.raises(HookSettingsError) as caught:
+        HookSettings.from_json(value, source="f")  # type: ignore[arg-type]  # what a file may hold
+    assert problem in caught.value.problem
+    if where.startswith("f"):
+        assert caught.value.where == where
+    else:
+        assert caught.value.where.endswith(f"[0].hooks[0].{where}")
+    assert str(caught.value).startswith("f: ")
+
+
+def test_files_add_up_and_a_switch_turns_its_file_off(tmp_path: Path) -> None:
+    """A missing file is none, and the hooks of every other one run."""
+    for name, value in {
+        "user": settings(command="u"),
+        "project": settings("Stop", command="p"),
+        "off": {"disableAllHooks": True, **settings(command="o")},
+    }.items():
+        (tmp_path / name).write_text(json.dumps(value))
+    names = ("user", "absent", "project", "off")
+    read = load_settings(*(tmp_path / name for name in names))
+    assert [hook.command for hook in read.hooks] == ["u", "p"]
+    (tmp_path / "user").write_text("no")
+    with pytest.raises(HookSettingsError, match="user: no JSON"):
+        load_settings(tmp_path / "user")
