@@ -5,7 +5,7 @@ own, behind the Agent Client Protocol, are `RemoteAgent` and `remote_agent_tool`
 """
 
 from .lost import lost_children as lost_children
-from .schema import AnswerSchema as AnswerSchema
+from .schema import AnswerSchema as AnswerSchema, SchemaLike as SchemaLike
 from .spawn import (
     AgentTool as AgentTool,
     ChildOptions as ChildOptions,

@@ -1,0 +1,147 @@
+"""Run a workflow: open its record, find what is known, run its function, close it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar, final
+
+import msgspec
+
+import agentkernel as ak
+from agentkernel.bridges.subagents import Report, Subagents
+
+from .flow import Flow, Progress, WorkflowLimits, WorkflowRecordError, WorkflowRun
+from .record import ENDED, STARTED, is_record, reports_of
+
+__all__ = ["WorkflowOptions", "WorkflowResult", "run_workflow"]
+
+T = TypeVar("T")
+_PAGE = 500
+_DEEP = 1000
+
+
+class WorkflowOptions(msgspec.Struct, frozen=True, eq=False):
+    """How a workflow runs.
+
+    Attributes:
+      model: the model of its agents, unless their persona names one.
+      parent: the agent that it works for; its agents start with that one's tools.
+      tools: tools of its agents.
+      limits: what it may use.
+      signal: of the turn that waits for it: a stop of that turn reaches every agent.
+      on_progress: told of each phase and agent, synchronously.
+
+    """
+
+    model: str = ""
+    parent: ak.Agent | None = None
+    tools: tuple[ak.Tool, ...] = ()
+    limits: WorkflowLimits = WorkflowLimits()
+    signal: ak.TurnSignal | None = None
+    on_progress: Callable[[Progress], object] | None = None
+
+
+@final
+class WorkflowResult(Generic[T]):
+    """What a workflow gave back.
+
+    Attributes:
+      value: what its function returned.
+      session_id: where its record is kept.
+      started: how many agents were run this time.
+      tokens: how many tokens they used, as far as is known.
+
+    """
+
+    def __init__(self, value: T, run: WorkflowRun) -> None:
+        self.value = value
+        self.session_id = run.agent.id
+        self.started = run.started
+        self.tokens = run.tokens
+
+
+async def run_workflow(
+    kernel: ak.Kernel,
+    fn: Callable[[Flow], Awaitable[T]],
+    *,
+    session_id: str,
+    options: WorkflowOptions | None = None,
+) -> WorkflowResult[T]:
+    """Run a function that has agents do its work, and record what they did.
+
+    The record is a session of its own. If there is one of that id, the workflow goes
+    on from it: agents whose results are in it are not run again, as long as the
+    function asks for the same in the same places.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Every agent is stopped as `PARENT` and waited for; what had ended is recorded,
+      and a later run uses it. Then the cancellation passes through.
+
+    Args:
+      kernel: where its agents live.
+      fn: the work; what it does beside asking agents is done again in each run.
+      session_id: the record's.
+      options: how it runs.
+
+    Raises:
+      SessionBusyError: if a run with this record is going on.
+      WorkflowRecordError: if the session is something else than a record.
+      Exception: what `fn` raised; the record stays.
+
+    """
+    ways = options or WorkflowOptions()
+    inherited = ways.parent.options if ways.parent is not None else ak.AgentOptions()
+    # Its agents start from this; the record's own agent never has a turn.
+    base = msgspec.structs.replace(inherited, model=ways.model or inherited.model)
+    async with kernel.open(
+        session_id, tools=ways.tools, options=base, parent=ways.parent
+    ) as agent:
+        known = await _known(agent.session)
+        # Deep enough for any: what bounds a workflow is its own limits.
+        subagents = Subagents(max_depth=_DEEP, max_children=ways.limits.at_once)
+        run = WorkflowRun(
+            agent,
+            subagents,
+            ways.limits,
+            known,
+            signal=ways.signal,
+            on_progress=ways.on_progress,
+        )
+        agent.session.append(ak.Extension(STARTED, {"known": len(known)}))
+        ending = "failed"
+        try:
+            value = await fn(Flow(run))
+            ending = "completed"
+        finally:
+            _close(agent.session, ending)
+        await agent.session.flush()
+    return WorkflowResult(value, run)
+
+
+def _close(session: ak.Session, ending: str) -> None:
+    if not session.closed:
+        session.append(ak.Extension(ENDED, {"ending": ending}))
+
+
+async def _known(session: ak.Session) -> dict[str, Report]:
+    """Read what a record knows from the store.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Nothing happened.
+
+    """
+    await session.flush()
+    turns = 0
+    found: list[ak.SessionEvent] = []
+    after = 0
+    while page := await session.read(after=after, limit=_PAGE):
+        found += [event for event in page if isinstance(event.data, ak.Extension)]
+        turns += sum(isinstance(event.data, ak.TurnStarted) for event in page)
+        after = page[-1].seq
+    if turns or (after > 1 and not is_record(found)):
+        raise WorkflowRecordError(session.id)
+    return reports_of(found)

@@ -1,0 +1,121 @@
+"""A workflow as a tool: a model starts it, and can have it go on after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, final
+
+import msgspec
+
+import agentkernel as ak
+
+from .flow import Flow, WorkflowRecordError
+from .run import WorkflowOptions, run_workflow
+
+__all__ = ["WorkflowFunction", "WorkflowTool"]
+
+WorkflowFunction = Callable[[Flow, ak.JsonObject], Awaitable[ak.JsonValue]]
+_RESUME = "resume"
+
+
+@final
+class WorkflowTool:
+    """A function that has agents do its work, as a tool; an `agentkernel.Tool`.
+
+    Its result is what the function returns, as JSON or as text. A call that fails
+    names its record; a later call that hands it in as `resume` goes on from there.
+    """
+
+    parallel_safe = True
+
+    def __init__(
+        self,
+        spec: ak.ToolSpec,
+        fn: WorkflowFunction,
+        *,
+        options: WorkflowOptions | None = None,
+        max_seconds: float | None = None,
+    ) -> None:
+        """Make the tool.
+
+        Args:
+          spec: its name, its description, and an object's schema of its arguments.
+          fn: called with a flow and the arguments.
+          options: how it runs; its parent and signal come from the call.
+          max_seconds: the limit of one call.
+
+        Raises:
+          ValueError: if the arguments have a member `resume` of their own.
+
+        """
+        members = dict(_members(spec.parameters))
+        if _RESUME in members:
+            raise ValueError(f"{_RESUME!r} is taken: it names the record to go on from")
+        members[_RESUME] = {
+            "type": "string",
+            "description": "The record of an earlier call that failed, to go on from.",
+        }
+        self.spec = ak.ToolSpec(
+            spec.name, spec.description, {**spec.parameters, "properties": members}
+        )
+        self.max_seconds = max_seconds
+        self._fn = fn
+        self._options = options or WorkflowOptions()
+
+    def check(self, arguments: ak.JsonObject, /) -> ak.JsonObject:
+        """Check the one argument that is not the function's. Not a checkpoint.
+
+        Raises:
+          ToolArgumentsError: if `resume` is no name.
+
+        """
+        try:
+            msgspec.convert(
+                arguments.get(_RESUME),
+                Annotated[str, msgspec.Meta(min_length=1)] | None,
+            )
+        except msgspec.ValidationError as error:
+            raise ak.ToolArgumentsError(f"{_RESUME}: {error}") from None
+        return arguments
+
+    async def run(self, call: ak.ToolInvocation, /) -> ak.ToolOutput:
+        """Run the workflow for the agent whose call it is.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through when every agent of the workflow has ended.
+
+        Raises:
+          WorkflowRecordError: if the record to go on from is not one of this agent's.
+
+        """
+        given = {k: v for k, v in call.arguments.items() if k != _RESUME}
+        own = f"{call.agent.id}-"
+        record = str(call.arguments.get(_RESUME) or f"{own}{call.call_id}")
+        if not record.startswith(own):
+            raise WorkflowRecordError(record)
+        meta: ak.JsonObject = {"workflow": record}
+        options = msgspec.structs.replace(
+            self._options, parent=call.agent, signal=call.signal
+        )
+
+        async def work(flow: Flow) -> ak.JsonValue:
+            return await self._fn(flow, given)
+
+        try:
+            done = await run_workflow(
+                call.agent.kernel, work, session_id=record, options=options
+            )
+        except Exception as error:  # noqa: BLE001  # the result names the record, so that it can go on
+            text = f"{error} To go on from here, call again with resume={record!r}."
+            failure = ak.ToolFailure("WORKFLOW_FAILED", text)
+            return ak.ToolOutput((ak.TextBlock(text),), failure, meta)
+        value = done.value
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        return ak.ToolOutput((ak.TextBlock(text),), meta=meta)
+
+
+def _members(parameters: ak.JsonObject) -> ak.JsonObject:
+    found = parameters.get("properties", {})
+    return found if isinstance(found, dict) else {}
