@@ -246,6 +246,12 @@ class _LogCheck:
             "every call has its result before its step ends",
             ", ".join(step.open_calls),
         )
+        shown = "".join(chunk.text for chunk in step.streamed)
+        self._rule(
+            step.replied or not shown.strip(),
+            "what was shown is kept as an answer",
+            repr(shown),
+        )
         self._step = None
 
     def _message_entered(self, fact: MessageEntered) -> None:

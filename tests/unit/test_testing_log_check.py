@@ -124,6 +124,10 @@ BROKEN: dict[str, tuple[list[ak.Fact], str]] = {
         [HEADER, START, STEP, reply("", interrupted=True), STEP_END, ABORTED],
         "shows something",
     ),
+    "shown text that is dropped": (
+        [HEADER, START, STEP, CHUNK, STEP_END, ABORTED],
+        "kept as an answer: 'I look'",
+    ),
     "text of a failed attempt": (behind(CHUNK, RETRY), "streamed in its attempt"),
     "a chunk of a closed attempt": (
         [HEADER, START, STEP, RETRY, CHUNK, STEP_END, END],
