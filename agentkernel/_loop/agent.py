@@ -57,7 +57,7 @@ class Agent:
         self._driver = driver
         self._kernel = kernel
         self.session = session
-        self.inbox = Inbox(driver)
+        self.inbox: Inbox = Inbox(driver)
 
     def __repr__(self) -> str:
         return f"<Agent {self.id!r} {self.status}>"
@@ -191,7 +191,8 @@ class Agent:
           cause: on whose behalf; the first one of a turn counts.
           keep_inbox: keep pending input, and put back what was claimed but has not
             entered a step; it waits for the next wake.
-          turn: do nothing unless this is the live turn.
+          turn: do nothing unless this is the live turn and it has not been stopped:
+            a stop that comes late, or twice, touches nothing that came after.
 
         Returns:
           What was stopped, dropped and kept.

@@ -72,7 +72,7 @@ class CancelCall:
     __slots__ = ("keep_inbox",)
 
     def __init__(self, *, keep_inbox: bool) -> None:
-        self.keep_inbox = keep_inbox
+        self.keep_inbox: bool = keep_inbox
 
 
 @enable_ki_protection
@@ -135,7 +135,7 @@ def cancel(
 ) -> CancelReceipt:
     """Stop what runs and drop or park what waits; see `Agent.cancel`."""
     driver.commons.check_thread("cancel")
-    if driver.log.closed or (turn is not None and turn != driver.live_turn):
+    if driver.log.closed or (turn is not None and turn != driver.stoppable_turn):
         return CancelReceipt(effective=False)
     if driver.cancelling is not None:
         if not keep_inbox:

@@ -249,8 +249,9 @@ class Reference:
             self.holder = True
 
     def cancel(self, *, keep_inbox: bool, turn: int | None) -> ak.CancelReceipt:
-        # A turn is the live one until it has ended, also while it is being stopped.
-        if turn is not None and turn != self.turn:
+        # A stop of one turn has nothing to do once that turn was stopped or has ended.
+        stoppable = self.turn if self.holder else None
+        if turn is not None and turn != stoppable:
             return ak.CancelReceipt(effective=False)
         prospective = (self.wanted or self.latched) and self.has_work
         droppable = not keep_inbox and bool(self.pending or self.claimed)

@@ -332,3 +332,20 @@ async def test_notice_after_a_stop_wakes_and_keeps_its_kind_of_place(
     record = agent.session.record("n")
     assert record is not None
     assert record.state == "entered"
+
+
+@pytest.mark.clause("C12b", "C6d")
+@pytest.mark.parametrize("keep_inbox", [False, True])
+async def test_a_stop_button_pressed_twice_leaves_what_was_typed_in_between(
+    agent: ak.Agent, model: ScriptedModel, *, keep_inbox: bool
+) -> None:
+    """The second press names a turn that is stopped already: it has nothing to do."""
+    model.add(["never ends", Gate()])
+    agent.followup("runs")
+    await wait_all_tasks_blocked()
+    assert agent.cancel(keep_inbox=keep_inbox, turn=1).turn == 1
+    agent.followup("typed")
+    again = agent.cancel(keep_inbox=keep_inbox, turn=1)
+    assert again == ak.CancelReceipt(effective=False)
+    await agent.when_idle()
+    assert entered(agent) == ["runs", "typed"]
