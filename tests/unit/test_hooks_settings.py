@@ -16,6 +16,8 @@ from agentkernel.bridges.hooks import (
 )
 from agentkernel.bridges.hooks.matcher import condition_holds
 
+ZSH = {"shell": "zsh"}
+
 
 def settings(event: str = "PreToolUse", /, **hook: object) -> dict[str, object]:
     whole = {"type": "command", "command": "check", **hook}
@@ -153,7 +155,7 @@ def test_settings_keep_the_order_of_the_file() -> None:
         (settings(timeout="1"), "timeout", "seconds, not '1'"),
         (settings(timeout=True), "timeout", "seconds, not True"),
         (settings(timeout=0), "timeout", "0"),
-        (settings(**{"shell": "zsh"}), "shell", "'bash', not 'zsh'"),
+        (settings(**ZSH), "shell", "'bash', not 'zsh'"),
         (settings(**{"async": True}), "async", "not supported"),
         (settings(timeuot=1), "timeuot", "no such setting"),
         (settings("Stop", **{"if": "Bash"}), "if", "not for Stop"),

@@ -11,7 +11,6 @@ import trio
 import agentkernel as ak
 
 from .runner import Runner
-from .settings import HookEvent
 from .verdict import Verdict
 
 __all__ = ["CallHooks"]
@@ -83,18 +82,16 @@ class CallHooks:
         agent, call = payload.agent, payload.call
         if not self._runner.covers(agent):
             return output
-        name = self._runner.names.get(call.name, call.name)
         text = "".join(b.text for b in output.content if isinstance(b, ak.TextBlock))
+        if output.error is not None:
+            await self._failed(call, text or output.error.message)
+            return output
         fields = self._call_fields(call)
-        event: HookEvent
-        if output.error is None:
-            event = "PostToolUse"
-            fields["tool_response"] = {"content": text, "meta": output.meta}
-        else:
-            event = "PostToolUseFailure"
-            fields |= {"error": text or output.error.message, "is_interrupt": False}
-        verdict = await self._runner.run(agent, event, name, fields, payload.signal)
-        self._add(call, event, verdict)
+        fields["tool_response"] = {"content": text, "meta": output.meta}
+        verdict = await self._runner.run(
+            agent, "PostToolUse", str(fields["tool_name"]), fields, call.signal
+        )
+        self._add(call, "PostToolUse", verdict)
         await self._obey(call, verdict)
         content = output.content
         if verdict.updated_output is not None:
@@ -102,6 +99,45 @@ class CallHooks:
         if verdict.choice == "deny":
             content = (*content, ak.TextBlock(f"\n\nFrom a hook: {verdict.reason}"))
         return msgspec.structs.replace(output, content=content)
+
+    async def execute(
+        self,
+        payload: ak.Execute,
+        following: Callable[[ak.Execute], Awaitable[ak.ToolOutput]],
+    ) -> ak.ToolOutput:
+        """Tell the hooks of a body that raised, which no later listener sees.
+
+        A checkpoint only if there are any, or the body passes one.
+
+        Cancellation:
+          Passes through.
+
+        """
+        try:
+            return await following(payload)
+        except Exception as error:
+            call = payload.call
+            if self._runner.covers(call.agent) and not call.signal.cancelled:
+                await self._failed(call, f"{type(error).__name__}: {error}")
+            raise
+
+    async def _failed(self, call: ak.ToolInvocation, error: str) -> None:
+        """Run the hooks of a call that failed. A checkpoint only if there are any.
+
+        Cancellation:
+          Passes through.
+
+        """
+        fields = self._call_fields(call) | {"error": error, "is_interrupt": False}
+        verdict = await self._runner.run(
+            call.agent,
+            "PostToolUseFailure",
+            str(fields["tool_name"]),
+            fields,
+            call.signal,
+        )
+        self._add(call, "PostToolUseFailure", verdict)
+        await self._obey(call, verdict)
 
     def _call_fields(self, call: ak.ToolInvocation) -> dict[str, ak.JsonValue]:
         return {

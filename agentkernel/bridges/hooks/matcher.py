@@ -48,7 +48,7 @@ class Matcher:
           ValueError: if it is meant as an expression and is none.
 
         """
-        self.text = text
+        self.text: str | None = text
         self._names: frozenset[str] | None = None
         self._regex: re.Pattern[str] | None = None
         if text is None or text.strip() in {"", "*"}:

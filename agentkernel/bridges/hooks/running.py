@@ -43,7 +43,10 @@ async def run_hooks(
       TurnCancelled: if the signal fired meanwhile and nothing else was raised.
 
     """
-    hooks = list({hook.identity: hook for hook in reversed(hooks)}.values())[::-1]
+    unique: dict[object, Hook] = {}
+    for hook in hooks:
+        unique.setdefault(hook.identity, hook)
+    hooks = tuple(unique.values())
     data = json.dumps(stdin).encode() + b"\n"
     ids = [_invoked(session, hook) for hook in hooks]
     runs: list[HookRun] = [_CANCELLED] * len(hooks)

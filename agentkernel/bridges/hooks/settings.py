@@ -150,7 +150,7 @@ class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def identity(self) -> tuple[object, ...]:
         """What two hooks have in common that are run once."""
-        return (self.command, self.args, self.shell)
+        return (self.command, self.args, self.shell, self.on_failure)
 
 
 class HookSettings(msgspec.Struct, frozen=True):
