@@ -76,27 +76,27 @@ class Driver:
         self.parent = parent
         # Added by the kernel once they are sure to run, removed by themselves.
         self.children: dict[Driver, None] = {}
-        self.work = Work()
-        self.background = Background(self)
-        self.models = ModelRegistry(commons.models)
-        self.tools = ToolRegistry(commons.tools)
-        self.prompt = Prompt(commons.prompt)
+        self.work: Work = Work()
+        self.background: Background = Background(self)
+        self.models: ModelRegistry = ModelRegistry(commons.models)
+        self.tools: ToolRegistry = ToolRegistry(commons.tools)
+        self.prompt: Prompt = Prompt(commons.prompt)
         self.status: Status = "idle"
         self.holder: TurnCancellation | None = None
-        self.wanted = False
-        self.converging = False
+        self.wanted: bool = False
+        self.converging: bool = False
         self.latch: set[str] = set()
-        self.latch_wake = False
+        self.latch_wake: bool = False
         self.lifecycle: Literal["live", "disposing", "closed"] = "live"
         # Set when the driver has exited and the session is closed.
-        self.gone = trio.Event()
+        self.gone: trio.Event = trio.Event()
         # What could not be written when the session was closed.
         self.close_failure: StorageError | None = None
         # The last turn whose flush has settled: outcomes up to here are final.
-        self.settled_turn = log.fold.last_turn
+        self.settled_turn: int = log.fold.last_turn
         # Where callers wait: for outcomes that may have become final, for idle.
-        self.outcome_waiters = ParkingLot()
-        self.idle_waiters = ParkingLot()
+        self.outcome_waiters: ParkingLot = ParkingLot()
+        self.idle_waiters: ParkingLot = ParkingLot()
         self.cancelling: CancelCall | None = None
         self.maintenance: Maintenance[object] | None = None
         self._wakes, self._wake_receiver = trio.open_memory_channel[None](1)
@@ -109,7 +109,7 @@ class Driver:
     def bind(self, agent: Agent) -> None:
         """Become the driver of an agent: events carry it from here on."""
         self.agent = agent
-        self.dispatch = Dispatcher(
+        self.dispatch: Dispatcher = Dispatcher(
             agent, self.commons.listeners, Listeners(), self.commons.contain
         )
         self.log.publish = self._publish
@@ -134,8 +134,14 @@ class Driver:
                 child.begin_disposal()
 
     @property
+    def stoppable_turn(self) -> int | None:
+        """The live turn, unless it has been stopped: a late stop has nothing to do."""
+        stopped = self.holder is not None and self.holder.reason is not None
+        return None if stopped else self.live_turn
+
+    @property
     def live_turn(self) -> int | None:
-        """The turn that can still be stopped: it has started and not ended."""
+        """The turn that has started and not ended; it may be stopping."""
         return self.log.fold.open_turn if self.holder is not None else None
 
     def park(self) -> None:
@@ -244,8 +250,8 @@ class Driver:
         A checkpoint only if the store waits for something.
 
         Cancellation:
-          Never reaches the driver's own task, which alone calls this: a store that
-          hangs keeps the agent running, and is reported.
+          Shielded where it waits: a store that hangs keeps the agent running, and is
+          reported.
 
         """
         writer = self.commons.writer
@@ -253,8 +259,9 @@ class Driver:
             if writer.immediate:
                 await writer.write_now(self.log)
             else:
-                with self.work.doing("flush", self.log.id):
-                    await writer.flush(self.log, self.log.last_seq)
+                with trio.CancelScope(shield=True):
+                    with self.work.doing("flush", self.log.id):
+                        await writer.flush(self.log, self.log.last_seq)
         except StorageError:
             return False
         return True

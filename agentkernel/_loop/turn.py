@@ -128,6 +128,7 @@ class Turn:
             last = number >= limit
             if number > 1:
                 claim_step(self.log)
+                self.log.deliver()
             end = await Step(self, number, owed=owed, last=last).run()
             cut = cut or end.cut
             owed = end.owes
@@ -248,11 +249,10 @@ async def run_turn(driver: Driver, holder: TurnCancellation) -> None:
             driver.begin_disposal()
     finally:
         driver.busy_inside = False
-    with trio.CancelScope(shield=True):
-        turn.conclude()
-        log.deliver()
-        await driver.flush()
-        driver.settle_turn(number)
+    turn.conclude()
+    log.deliver()
+    await driver.flush()
+    driver.settle_turn(number)
     if escaped is not None:
         raise escaped
     if turn.fatal is not None:
