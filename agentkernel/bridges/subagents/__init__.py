@@ -5,6 +5,17 @@ own, behind the Agent Client Protocol, are `RemoteAgent` and `remote_agent_tool`
 """
 
 from .lost import lost_children as lost_children
+from .remote import (
+    Decide as Decide,
+    RemoteAgent as RemoteAgent,
+    RemoteUpdate as RemoteUpdate,
+    run_remote as run_remote,
+)
+from .remote_tool import (
+    UPDATE as UPDATE,
+    RemoteAgentTool as RemoteAgentTool,
+    remote_agent_tool as remote_agent_tool,
+)
 from .schema import AnswerSchema as AnswerSchema, SchemaLike as SchemaLike
 from .spawn import (
     AgentTool as AgentTool,

@@ -36,13 +36,13 @@ class AnswerTool:
     max_seconds = None
 
     def __init__(self, schema: AnswerSchema) -> None:
-        self.spec = ToolSpec(
+        self.spec: ToolSpec = ToolSpec(
             ANSWER,
             "Give your final answer. Call this once, when you are done; then end "
             "without saying anything else.",
             schema.parameters,
         )
-        self.given = False
+        self.given: bool = False
         self.value: JsonValue = None
         self._schema = schema
 

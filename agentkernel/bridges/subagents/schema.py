@@ -102,7 +102,7 @@ class AnswerSchema:
         else:
             self._type = like
             schema = msgspec.json.schema(like)
-        self.schema = cast("JsonObject", freeze(schema))
+        self.schema: JsonObject = cast("JsonObject", freeze(schema))
         self._wrapped = self.schema.get("type") != "object" and self._type is None
         if self._type is not None:
             self._wrapped = not _describes_object(self.schema)

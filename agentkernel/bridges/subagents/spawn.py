@@ -84,7 +84,9 @@ class Subagents:
 
         """
         listed = tuple(personas) or (Persona(),)
-        self.personas = {persona.name: persona for persona in listed}
+        self.personas: dict[str, Persona] = {
+            persona.name: persona for persona in listed
+        }
         if len(self.personas) < len(listed):
             raise ValueError("two personas have the same name")
         if max_depth < 1 or max_children < 1:
@@ -181,7 +183,7 @@ class AgentTool:
         personas = subagents.personas
         lines = [f"- {p.name}: {p.description}" for p in personas.values()]
         about = f"{_DESCRIPTION}\n\nAgents:\n" + "\n".join(lines)
-        self.spec = ak.ToolSpec(
+        self.spec: ak.ToolSpec = ak.ToolSpec(
             subagents.tool_name,
             about,
             {
