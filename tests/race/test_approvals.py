@@ -405,15 +405,29 @@ async def approval_pending(stage: Stage) -> None:
     assert len(facts(agent, ak.ApprovalAsked)) == len(facts(agent, ak.ApprovalDecided))
 
 
+ACTS: tuple[Act, ...] = (
+    cancel_broadly,
+    cancel_and_keep,
+    cancel_then_send,
+    dispose,
+    cancel_scope,
+)
+
+
 @pytest.mark.clause("L3", "T7b")
 @pytest.mark.case("CAN-03")
-@pytest.mark.parametrize(
-    "act",
-    [cancel_broadly, cancel_and_keep, cancel_then_send, dispose, cancel_scope],
-)
+@pytest.mark.parametrize("act", ACTS)
 def test_no_question_outlives_its_turn_wherever_it_is_stopped(act: Act) -> None:
-    """A stop at every point: each question closed once, each call answered once."""
-    sweep = cancel_everywhere(approval_pending, act)
+    """Each question is closed once, each call answered once."""
+    sweep = cancel_everywhere(approval_pending, act, at=("append", "notification"))
+    assert sweep.endings["completed"]
+    assert sweep.endings["disposed" if act in {dispose, cancel_scope} else "aborted"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("act", ACTS)
+def test_nor_at_any_task_step(act: Act) -> None:
+    sweep = cancel_everywhere(approval_pending, act, seeds=(0, 1))
     assert sweep.endings["completed"]
     assert sweep.endings["disposed" if act in {dispose, cancel_scope} else "aborted"]
 
