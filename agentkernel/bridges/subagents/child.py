@@ -73,12 +73,18 @@ async def run_child(parent: ak.Agent, task: Task) -> Report:
     Raises:
       AgentDisposedError: if the parent has ended.
       KernelClosedError: if the kernel is ending.
-      TurnCancelled: if the signal had fired before the child began.
+      TurnCancelled: if the signal fired before the child began.
       StorageError: if the child's session cannot be opened, or not be written.
 
     """
     life = _Child(task)
-    handle = await life.open(parent)
+    try:
+        handle = await life.open(parent)
+    except (ak.AgentDisposedError, ak.KernelClosedError):
+        # If the turn that waits is being ended as well, that is all there is to say.
+        if task.signal is not None:
+            task.signal.raise_if_cancelled()
+        raise
     child = handle.agent
     begun = ak.SubagentDescribed(
         child.id,
@@ -188,7 +194,7 @@ class _Child:
             child.cancel(ak.PARENT)
             # In-process work is waited for, however long it takes: it is reported
             # as stuck by its own agent, and nothing of it is left behind.
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True):  # noqa: ASYNC912  # waits for an outcome, which is sure to come
                 with suppress(ak.AgentDisposedError):
                     self._outcome = await child.outcome(sent.id)
             raise

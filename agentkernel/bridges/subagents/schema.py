@@ -95,7 +95,7 @@ class AnswerSchema:
           TypeError: if a type cannot be described.
 
         """
-        self._type: type | None = None
+        self._type: type[object] | None = None
         if isinstance(like, Mapping):
             _refuse_unknown(like, "$")
             schema: object = like
@@ -232,7 +232,7 @@ def _resolve(root: _Node, target: str) -> _Node:
         if not isinstance(node, Mapping) or name not in node:
             raise ValueError(f"the schema holds no {target!r}")
         node = cast("_Node", node)[name]
-    return cast("_Node", node)
+    return cast("_Node", node)  # pyright: ignore[reportUnnecessaryCast]  # for mypy it is an object
 
 
 def _wrong_type(value: object, schema: _Node, where: str) -> str | None:

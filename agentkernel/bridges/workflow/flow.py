@@ -120,8 +120,8 @@ class WorkflowRun:
     ) -> None:
         self.agent = agent
         self.signal = signal
-        self.started = 0
-        self.tokens = 0
+        self.started: int = 0
+        self.tokens: int = 0
         self.phase = ""
         self._subagents = subagents
         self._limits = limits
@@ -382,7 +382,7 @@ async def _together(
                 nursery.start_soon(run, index)
     except ExceptionGroup as group:
         if len(group.exceptions) == 1:
-            raise group.exceptions[0] from None
+            raise group.exceptions[0] from None  # noqa: ASYNC123  # the only one of its group
         raise
     await trio.lowlevel.checkpoint()
     return [results[index] for index in range(len(branches))]

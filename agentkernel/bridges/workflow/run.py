@@ -55,9 +55,9 @@ class WorkflowResult(Generic[T]):
 
     def __init__(self, value: T, run: WorkflowRun) -> None:
         self.value = value
-        self.session_id = run.agent.id
-        self.started = run.started
-        self.tokens = run.tokens
+        self.session_id: str = run.agent.id
+        self.started: int = run.started
+        self.tokens: int = run.tokens
 
 
 async def run_workflow(

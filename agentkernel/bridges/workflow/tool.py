@@ -55,7 +55,7 @@ class WorkflowTool:
             "type": "string",
             "description": "The record of an earlier call that failed, to go on from.",
         }
-        self.spec = ak.ToolSpec(
+        self.spec: ak.ToolSpec = ak.ToolSpec(
             spec.name, spec.description, {**spec.parameters, "properties": members}
         )
         self.max_seconds = max_seconds
@@ -72,7 +72,7 @@ class WorkflowTool:
         try:
             msgspec.convert(
                 arguments.get(_RESUME),
-                Annotated[str, msgspec.Meta(min_length=1)] | None,
+                Annotated[str | None, msgspec.Meta(min_length=1)],
             )
         except msgspec.ValidationError as error:
             raise ak.ToolArgumentsError(f"{_RESUME}: {error}") from None
@@ -87,6 +87,7 @@ class WorkflowTool:
           Passes through when every agent of the workflow has ended.
 
         Raises:
+          TurnCancelled: if it failed when the turn had been stopped.
           WorkflowRecordError: if the record to go on from is not one of this agent's.
 
         """
@@ -108,9 +109,10 @@ class WorkflowTool:
                 call.agent.kernel, work, session_id=record, options=options
             )
         except Exception as error:  # noqa: BLE001  # the result names the record, so that it can go on
+            call.signal.raise_if_cancelled()
             text = f"{error} To go on from here, call again with resume={record!r}."
             failure = ak.ToolFailure("WORKFLOW_FAILED", text)
-            return ak.ToolOutput((ak.TextBlock(text),), failure, meta)
+            return ak.ToolOutput((ak.TextBlock(text),), failure, meta)  # noqa: ASYNC910  # a run that raises has passed one
         value = done.value
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         return ak.ToolOutput((ak.TextBlock(text),), meta=meta)
