@@ -56,9 +56,10 @@ async def test_idle_waits_for_the_write_of_what_was_cancelled_before_it_ran(
         sent = agent.followup("go")
         assert agent.cancel().dropped == (sent.id,)
         await wait_all_tasks_blocked()
-        assert agent.status == "running"
-        assert agent.session.durable_seq < agent.session.last_seq
+        status, durable = agent.status, agent.session.durable_seq
         held.open()
+        assert status == "running"
+        assert durable < agent.session.last_seq
         await agent.when_idle()
         assert agent.session.durable_seq == agent.session.last_seq
 
