@@ -269,7 +269,8 @@ class Driver:
     def settle_turn(self, turn: int) -> None:
         """Make the outcomes of a turn final: its flush has settled."""
         self.settled_turn = turn
-        self.outcome_waiters.unpark_all()
+        if self.outcome_waiters:
+            self.outcome_waiters.unpark_all()
 
     def _become_idle(self) -> None:
         """Publish `idle`; then, if a latched message is still there, start again."""
@@ -348,10 +349,10 @@ class Driver:
 
     def latched(self) -> bool:
         """Whether a message that arrived while converging is still pending."""
-        pending = self.log.fold.inbox.pending_ids
-        if self.latch_wake and self.log.fold.inbox.has_work:
+        inbox = self.log.fold.inbox
+        if self.latch_wake and inbox.has_work:
             return True
-        return bool(self.latch) and not self.latch.isdisjoint(pending)
+        return bool(self.latch) and not self.latch.isdisjoint(inbox.pending_ids)
 
     def _recovered(self) -> None:
         """Run what was asked for while the store could not be written."""

@@ -114,6 +114,9 @@ def discard_all(log: Log) -> tuple[UserMessage, ...]:
     Notices that were claimed go back to their queue.
     """
     inbox = log.fold.inbox
+    if not inbox.has_droppable:
+        put_back(log)
+        return ()
     claimed = [(q, m) for q, m in inbox.claimed.values() if m.kind != "notice"]
     queued: list[tuple[Queue, UserMessage]] = [
         *(("next_step", m) for m in inbox.next_step if m.kind != "notice"),

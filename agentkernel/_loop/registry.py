@@ -59,10 +59,12 @@ class Registry(Generic[T]):
           UnknownNameError: if neither this registry nor its parent knows it.
 
         """
-        effective = self.effective()
-        if name not in effective:
-            raise UnknownNameError(self.kind, name, tuple(effective))
-        return effective[name]
+        if name not in self:
+            raise UnknownNameError(self.kind, name, tuple(self.effective()))
+        if name in self._entries:
+            return self._entries[name]
+        assert self._parent is not None
+        return self._parent.get(name)
 
     def effective(self) -> dict[str, T]:
         """List what a lookup would find, as a new dictionary."""

@@ -26,6 +26,7 @@ its own, which the watchdog shields after a while; the same scope bounds its tim
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, final
 
 import trio
@@ -324,9 +325,7 @@ class _Call:
         name, limit = self.call.name, tool.max_seconds
         output = self._returned
         # Two scopes: the inner one may be shielded, from the limit as well.
-        with trio.CancelScope() as limited:
-            if limit is not None:
-                limited.deadline = trio.current_time() + limit
+        with nullcontext() if limit is None else trio.move_on_after(limit):
             with trio.CancelScope() as own:
                 with self._driver.work.doing("tool", name, own):
                     output = await self._wrapped(tool, invocation)

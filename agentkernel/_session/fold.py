@@ -192,9 +192,10 @@ def _chunk(fold: Fold, fact: ChunkStreamed) -> None:
 
 def _replied(fold: Fold, fact: AssistantReplied) -> None:
     fold.chunks.clear()
-    fold.history.add_assistant(fact.message)
+    calls = fact.message.calls
+    fold.history.add_assistant(fact.message, calls)
     fold.step_usage = add_usage(fold.step_usage, fact.usage)
-    for call in fact.message.calls:
+    for call in calls:
         fold.open_calls[call.call_id] = OpenCall(fact.turn, fact.step, call)
     if fact.turn in fold.turns:
         fold.turns[fact.turn].final = fact.message

@@ -96,12 +96,13 @@ class History:
         """Put what entered a step at the end."""
         self._items.append(message)
 
-    def add_assistant(self, message: AssistantMessage) -> None:
+    def add_assistant(
+        self, message: AssistantMessage, calls: tuple[ToolCall, ...]
+    ) -> None:
         """Put an answer at the end and open the block of its calls' results."""
         if not _says_something(message):
             return
         self._items.append(message)
-        calls = message.calls
         if calls:
             block = _ResultBlock(len(self._items), calls)
             for call in calls:
@@ -138,7 +139,7 @@ class History:
 
 def _says_something(message: AssistantMessage) -> bool:
     """Whether a provider would take it: blank text alone is refused by some."""
-    return any(
-        not isinstance(block, TextBlock) or block.text.strip()
-        for block in message.content
-    )
+    for block in message.content:
+        if not isinstance(block, TextBlock) or block.text.strip():
+            return True
+    return False

@@ -133,7 +133,8 @@ class Log:
     def mark_durable(self, seq: int) -> None:
         """Note that the store has everything up to `seq`; forget what is old."""
         self.durable_seq = max(self.durable_seq, seq)
-        self.wake_readers()
+        if self.has_readers:
+            self.wake_readers()
         if len(self.tail) >= 2 * TAIL:
             surplus = min(len(self.tail) - TAIL, self.durable_seq + 1 - self.tail_start)
             del self.tail[:surplus]

@@ -127,7 +127,11 @@ class Subscription:
                 await self._log.wait_for_more()
                 waited = True
                 continue
-            await self._fill()
+            newest = self._only_new()
+            if newest is None:
+                await self._fill()
+            else:
+                self._ready.append(newest)
         if not waited:
             await trio.lowlevel.checkpoint()
         item = self._ready.popleft()
@@ -160,6 +164,13 @@ class Subscription:
         log = self._log
         end = log.durable_seq if self._durable else log.last_seq
         return end if self._follow else min(end, getattr(self, "_stop", end))
+
+    def _only_new(self) -> SessionEvent | None:
+        """Take the newest event if it is all that a reader who keeps up has to see."""
+        log, end = self._log, self._end()
+        if self._position + 1 < max(end, log.tail_start, self._lean_until + 1):
+            return None
+        return log.tail[end - log.tail_start]
 
     async def _fill(self) -> None:
         """Fetch the next events, from the tail if it reaches back far enough."""
