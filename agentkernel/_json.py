@@ -21,12 +21,34 @@ class FrozenDict(dict[str, "JsonValue"]):
 
     __slots__ = ()
 
-    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
+    def __setitem__(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise TypeError("this JSON object is part of a frozen value; copy it first")
 
-    __setitem__ = __delitem__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse  # pyright: ignore[reportAssignmentType]  # every mutator is refused
-    __ior__ = _refuse
+    def __delitem__(self, *_args: object, **_kwargs: object) -> NoReturn:
+        self.__setitem__()
+
+    def __ior__(self, *_args: object, **_kwargs: object) -> NoReturn:  # type: ignore[misc]  # every mutator is refused
+        self.__setitem__()
+
+    def clear(self, *_args: object, **_kwargs: object) -> NoReturn:
+        """Refuse, as every other way to change the object does."""
+        self.__setitem__()
+
+    def pop(self, *_args: object, **_kwargs: object) -> NoReturn:
+        """Refuse."""
+        self.__setitem__()
+
+    def popitem(self, *_args: object, **_kwargs: object) -> NoReturn:
+        """Refuse."""
+        self.__setitem__()
+
+    def setdefault(self, *_args: object, **_kwargs: object) -> NoReturn:
+        """Refuse."""
+        self.__setitem__()
+
+    def update(self, *_args: object, **_kwargs: object) -> NoReturn:
+        """Refuse."""
+        self.__setitem__()
 
     def __hash__(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]  # a frozen value may be a key
         """Hash by the names only: equal objects have equal names."""

@@ -51,7 +51,7 @@ class Blob:
     __slots__ = ("_sha256", "data")
 
     def __init__(self, data: bytes) -> None:
-        self.data = bytes(data)
+        self.data: bytes = bytes(data)
         self._sha256: str | None = None
 
     @property

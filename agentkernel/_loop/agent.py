@@ -216,13 +216,13 @@ class Agent:
         driver = self._driver
         refuse_own_turn(driver, "when_idle")
         waited = False
-        while True:
+        while True:  # noqa: ASYNC913  # the first time round passes one
             if driver.status == "running" and driver.lifecycle == "live":
                 await driver.idle_waiters.park()
             elif driver.lifecycle != "live" and not driver.gone.is_set():
                 await driver.gone.wait()
             elif waited:
-                return
+                return  # noqa: ASYNC910  # the first time round passed one
             else:
                 # Asked again afterwards: somebody may send during this checkpoint.
                 await trio.lowlevel.checkpoint()

@@ -78,7 +78,7 @@ class Reply:
         """
         if exc is None:
             try:
-                self._outcome = await self._agent.outcome(self.sent.id)
+                self._outcome = await self._agent.outcome(self.sent.id)  # noqa: ASYNC102  # waits on the good way out only, and may be cancelled
             except trio.Cancelled:
                 with trio.CancelScope(shield=True):
                     await self._withdraw()

@@ -56,7 +56,7 @@ class Background:
 
         """
         if not self._host_started:
-            return
+            return  # noqa: ASYNC910  # waits only if it must
         self._ended.set()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
@@ -84,7 +84,7 @@ class Background:
             self._nursery = None
             self._gone.set()
 
-    async def _run(self, fn: Callable[[], Awaitable[object]], name: str) -> None:
+    async def _run(self, fn: Callable[[], Awaitable[object]], name: str) -> None:  # noqa: ASYNC910  # waits only if it must
         """Run one task; what it raises is reported and harms no other.
 
         A checkpoint only if the task passes one.
@@ -95,7 +95,7 @@ class Background:
         """
         try:
             await fn()
-        except BaseException as error:
+        except BaseException as error:  # noqa: ASYNC103  # reported, and raised if it is what stops the task
             driver = self._driver
             fatal = fatal_leaf(error)
             if fatal is not None:

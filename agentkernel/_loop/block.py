@@ -79,7 +79,7 @@ async def open_kernel(
                     await roster.hosted.wait()
                     nursery.start_soon(roster.watch_for_cancellation)
                     yield kernel
-                except BaseException as error:  # noqa: BLE001  # raised below, outside of the nursery that would wrap it
+                except BaseException as error:  # noqa: ASYNC103, BLE001  # raised below, outside of the nursery that would wrap it
                     body_error = error
                 with trio.CancelScope(shield=True):
                     body_error = await roster.see_to_the_end(body_error)

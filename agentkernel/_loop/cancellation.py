@@ -31,8 +31,8 @@ class TurnCancellation:
 
     def __init__(self) -> None:
         self._source = SignalSource()
-        self.signal = TurnSignal(self._source)
-        self.scope = trio.CancelScope()
+        self.signal: TurnSignal = TurnSignal(self._source)
+        self.scope: trio.CancelScope = trio.CancelScope()
         self.stopped_at: float | None = None
 
     @property

@@ -42,11 +42,11 @@ class Commons:
         self.writer = writer
         self.now = now
         self.make_id = make_id
-        self.watchdog = Watchdog(stuck_after)
-        self.listeners = Listeners()
-        self.models = ModelRegistry()
-        self.tools = ToolRegistry()
-        self.prompt = Prompt()
+        self.watchdog: Watchdog = Watchdog(stuck_after)
+        self.listeners: Listeners = Listeners()
+        self.models: ModelRegistry = ModelRegistry()
+        self.tools: ToolRegistry = ToolRegistry()
+        self.prompt: Prompt = Prompt()
         self.nursery: trio.Nursery | None = None
         self.contained: list[Exception] = []
         self.fatal: BaseException | None = None

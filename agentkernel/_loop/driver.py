@@ -167,7 +167,7 @@ class Driver:
         initiator.set(self.agent)
         try:
             await self._serve()
-        except BaseException as error:  # noqa: BLE001  # nothing may stop the agent's closing; it leaves the kernel
+        except BaseException as error:  # noqa: ASYNC103, BLE001  # nothing may stop the agent's closing; it leaves the kernel
             leaf = fatal_leaf(error) or fault(error, stopped=True)
             if leaf is not None:
                 self.commons.crash(leaf)
@@ -178,7 +178,7 @@ class Driver:
                 await self._finish()
 
     @disable_ki_protection
-    async def _serve(self) -> None:
+    async def _serve(self) -> None:  # noqa: ASYNC910  # waits only if it must
         """Drain whenever woken, as long as the agent lives.
 
         Always a checkpoint.
@@ -192,7 +192,7 @@ class Driver:
             if self.status == "running":
                 await self._drain()
 
-    async def _drain(self) -> None:
+    async def _drain(self) -> None:  # noqa: ASYNC910  # waits only if it must
         """Run turns until nothing is wanted, then become idle.
 
         A checkpoint if a turn ran; the wake before it is one in any case.
@@ -263,7 +263,7 @@ class Driver:
                     with self.work.doing("flush", self.log.id):
                         await writer.flush(self.log, self.log.last_seq)
         except StorageError:
-            return False
+            return False  # noqa: ASYNC910  # waits only if it must
         return True
 
     def settle_turn(self, turn: int) -> None:

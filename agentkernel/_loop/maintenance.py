@@ -34,10 +34,10 @@ class Maintenance(Generic[T]):
     def __init__(
         self, fn: Callable[[TurnSignal], Awaitable[T]], holder: TurnCancellation
     ) -> None:
-        self.fn = fn
-        self.holder = holder
+        self.fn: Callable[[TurnSignal], Awaitable[T]] = fn
+        self.holder: TurnCancellation = holder
         self.result: outcome.Outcome[T] | None = None
-        self.done = trio.Event()
+        self.done: trio.Event = trio.Event()
 
 
 async def maintain(driver: Driver, fn: Callable[[TurnSignal], Awaitable[T]]) -> T:
@@ -80,7 +80,7 @@ async def perform(driver: Driver, job: Maintenance[object]) -> None:
         with holder.scope, driver.work.doing("maintenance", repr(job.fn)):
             if holder.reason is None:
                 result = outcome.Value(await job.fn(holder.signal))
-    except BaseException as caught:  # noqa: BLE001  # it is the caller's, whatever it is
+    except BaseException as caught:  # noqa: ASYNC103, BLE001  # it is the caller's, whatever it is
         error = caught
         result = outcome.Error(caught)
     finally:

@@ -87,7 +87,7 @@ class Prompt:
         return {**above, **self._sections}
 
 
-async def join_sections(payload: Assemble) -> str:  # noqa: RUF029  # a waterfall's base is awaited
+async def join_sections(payload: Assemble) -> str:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited
     """Fill in variables and join sections with a blank line: the default assembly.
 
     Not a checkpoint.
@@ -103,7 +103,7 @@ async def join_sections(payload: Assemble) -> str:  # noqa: RUF029  # a waterfal
         return match.group(0) if value is None else str(value)
 
     texts = (_VARIABLE.sub(fill, section.text) for section in payload.sections)
-    return clean_text("\n\n".join(text for text in texts if text))
+    return clean_text("\n\n".join(text for text in texts if text))  # noqa: ASYNC910  # waits only if it must
 
 
 def frozen_variables(prompt: Prompt) -> JsonObject:

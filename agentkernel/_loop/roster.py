@@ -36,9 +36,9 @@ class Roster:
         self._commons = commons
         self.agents: dict[str, Agent] = {}
         self.drivers: dict[Agent, Driver] = {}
-        self.ending = False
-        self.hosted = trio.Event()
-        self.left = trio.Event()
+        self.ending: bool = False
+        self.hosted: trio.Event = trio.Event()
+        self.left: trio.Event = trio.Event()
         self.close_failures: list[StorageError] = []
         self._ended = trio.Event()
 
@@ -50,7 +50,7 @@ class Roster:
         self._commons.start(driver.run, name=f"agent {agent.id}")
 
     @enable_ki_protection
-    async def host(
+    async def host(  # noqa: ASYNC910  # waits only if it must
         self,
         context: contextvars.Context,
         on_crash: Callable[[], None],
@@ -74,7 +74,7 @@ class Roster:
                     self.hosted.set()
                     await self._ended.wait()
                     nursery.cancel_scope.cancel()
-        except BaseException as error:  # noqa: BLE001  # a fault of the kernel's own tasks leaves the block as itself
+        except BaseException as error:  # noqa: ASYNC103, BLE001  # a fault of the kernel's own tasks leaves the block as itself
             self._commons.crash(fatal_leaf(error) or error)
         finally:
             self.left.set()
@@ -109,7 +109,7 @@ class Roster:
             except KeyboardInterrupt as interrupt:
                 # It reaches the main task wherever it waits; the end goes on.
                 error = error or interrupt
-        return error
+        return error  # noqa: ASYNC910  # waits only if it must
 
     async def end(self) -> None:
         """Dispose of every agent and wait until all have gone.

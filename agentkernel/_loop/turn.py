@@ -88,7 +88,7 @@ class Turn:
         if self.nursery is not None:
             self.nursery.cancel_scope.cancel(reason="something must leave the kernel")
 
-    async def run(self) -> None:
+    async def run(self) -> None:  # noqa: ASYNC910  # waits only if it must
         """Run the steps; only a cancellation leaves this frame.
 
         A checkpoint only if a step passes one.
@@ -100,12 +100,12 @@ class Turn:
         try:
             self.natural = await self._steps()
         except Interrupted:
-            return
-        except BaseException as error:  # noqa: BLE001  # sorted and noted; the cancellation in it goes on
+            return  # noqa: ASYNC910  # waits only if it must
+        except BaseException as error:  # noqa: ASYNC103, BLE001  # sorted and noted; the cancellation in it goes on
             self.note(error)
             cancelled = cancelled_part(error)
             if cancelled is not None and cancelled_here():
-                raise cancelled  # noqa: B904  # it is what was caught, or a part of it
+                raise cancelled  # noqa: ASYNC104, B904  # it is what was caught, or a part of it
 
     def note(self, error: BaseException) -> None:
         """Keep what ended the turn, sorted into the fatal, the fault and the stop."""
@@ -143,7 +143,7 @@ class Turn:
             if last or not inbox.owes_step:
                 return ending
 
-    async def _stopping(self, step: int, ending: Ending) -> None:
+    async def _stopping(self, step: int, ending: Ending) -> None:  # noqa: ASYNC910  # waits only if it must
         """Let listeners see the turn's end coming, and perhaps steer on.
 
         A checkpoint only if a listener passes one.
@@ -242,7 +242,7 @@ async def run_turn(driver: Driver, holder: TurnCancellation) -> None:
         with holder.scope:
             async with trio.open_nursery() as turn.nursery:
                 await turn.run()
-    except BaseException as error:  # noqa: BLE001  # recorded first, raised below
+    except BaseException as error:  # noqa: ASYNC103, BLE001  # recorded first, raised below
         turn.note(error)
         escaped = error
         if turn.fatal is None:

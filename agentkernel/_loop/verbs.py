@@ -160,7 +160,7 @@ def cancel(
             driver.converging = stopped is not None or driver.maintenance is not None
             try:
                 stop_holder(driver, holder, cause.kind)
-            except BaseException as error:  # noqa: BLE001  # likewise, from the signal's observers
+            except BaseException as error:  # noqa: ASYNC103, BLE001  # likewise, from the signal's observers
                 leaving = error
     driver.kick()
     if dropped:
@@ -184,8 +184,8 @@ def _ask(
     """
     try:
         driver.dispatch.notify(CancelRequested, cause, keep_inbox, driver.live_turn)
-    except BaseException as error:  # noqa: BLE001  # raised by the caller, later
-        return error
+    except BaseException as error:  # noqa: ASYNC103, BLE001  # raised by the caller, later
+        return error  # noqa: ASYNC104  # the caller raises what it is given
     finally:
         driver.cancelling = None
     return None
@@ -215,7 +215,7 @@ def stop_holder(driver: Driver, holder: TurnCancellation, kind: StopKind) -> Non
             except Exception as error:  # noqa: BLE001  # observers may be anybody's; none may veto a stop
                 driver.commons.contain(error)
                 driver.dispatch.report(error, "an observer of the turn's signal")
-            except BaseException as error:  # noqa: BLE001  # an exit that one asks for is no veto
+            except BaseException as error:  # noqa: ASYNC103, BLE001  # an exit that one asks for is no veto
                 leaving = error
     finally:
         initiator.reset(token)

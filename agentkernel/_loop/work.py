@@ -34,11 +34,11 @@ class Entry:
         self, work: Work, kind: str, name: str, scope: trio.CancelScope | None
     ) -> None:
         self._work = work
-        self.kind = kind
-        self.name = name
+        self.kind: str = kind
+        self.name: str = name
         # The work's own scope, if it has one that may be shielded.
-        self.scope = scope
-        self.since = 0.0
+        self.scope: trio.CancelScope | None = scope
+        self.since: float = 0.0
 
     def __enter__(self) -> Entry:
         self.since = trio.current_time()

@@ -107,17 +107,17 @@ class Fold:
     def __init__(self) -> None:
         self.header: SessionHeader | None = None
         self.request: RequestConfigured | None = None
-        self.history = History()
-        self.inbox = InboxFold()
+        self.history: History = History()
+        self.inbox: InboxFold = InboxFold()
         self.messages: dict[str, MessageRecord] = {}
         self.turns: dict[int, TurnRecord] = {}
-        self.last_turn = 0
+        self.last_turn: int = 0
         self.open_turn: int | None = None
         self.open_step: int | None = None
         # Whether a message has entered the open turn.
-        self.turn_entered = False
+        self.turn_entered: bool = False
         # The open attempt: its number and the chunks that no message holds yet.
-        self.attempt = 1
+        self.attempt: int = 1
         self.chunks: list[StreamedChunk] = []
         self.step_usage: Usage | None = None
         self.open_calls: dict[str, OpenCall] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import cast, overload
+from typing import ClassVar, cast, overload
 
 from .._messages import (
     AssistantMessage,
@@ -58,7 +58,7 @@ class MessageView(Sequence[Message]):
             return NotImplemented
         return tuple(self) == tuple(cast("Sequence[object]", other))
 
-    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  # compares by content, like a list
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]  # compares by content, like a list
 
     def __repr__(self) -> str:
         return f"MessageView({list(self)!r})"

@@ -43,13 +43,13 @@ class Log:
     def __init__(self, claim: Claim, now: Callable[[], float]) -> None:
         self.claim = claim
         self.now = now
-        self.fold = Fold()
+        self.fold: Fold = Fold()
         # The newest events; those up to `durable_seq` may leave at the front.
         self.tail: list[SessionEvent] = []
-        self.tail_start = claim.last_seq + 1
-        self.last_seq = claim.last_seq
-        self.durable_seq = claim.last_seq
-        self.closed = False
+        self.tail_start: int = claim.last_seq + 1
+        self.last_seq: int = claim.last_seq
+        self.durable_seq: int = claim.last_seq
+        self.closed: bool = False
         # Whether another kernel has taken the session over.
         self.displaced = False
         # Set by the agent: who is told of each event, whether anybody listens (an
@@ -59,10 +59,10 @@ class Log:
         self.audience: Callable[[], bool] = bool
         self.on_recovered: Callable[[], None] | None = None
         # Where subscriptions wait for something new, and whether any does.
-        self.readers = ParkingLot()
-        self.has_readers = False
+        self.readers: ParkingLot = ParkingLot()
+        self.has_readers: bool = False
         # While entered, facts are committed and their delivery waits.
-        self.holding = _Holding(self)
+        self.holding: _Holding = _Holding(self)
         self.hold_depth = 0
         # Facts that are committed and not yet delivered, in order.
         self.undelivered: deque[SessionEvent] = deque()

@@ -7,7 +7,7 @@ durability here; bridges append the facts that are theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import cast, final
 
 import msgspec
 import trio
@@ -198,5 +198,5 @@ def _detached(fact: Fact) -> Fact:
         if isinstance(value, str):
             changed[name] = clean_text(value)
         elif isinstance(value, Mapping):
-            changed[name] = freeze_object(value, name)
+            changed[name] = freeze_object(cast("Mapping[object, object]", value), name)
     return msgspec.structs.replace(fact, **changed)

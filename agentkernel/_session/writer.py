@@ -107,7 +107,7 @@ class Writer:
         """Whether a write needs no waiting: the store never does, and has not failed."""
         return not self.store.waits and not self._failed
 
-    async def write_now(self, log: Log) -> None:
+    async def write_now(self, log: Log) -> None:  # noqa: ASYNC910  # waits only if it must
         """Write a log's events to a store that never waits.
 
         Not a checkpoint.
@@ -152,7 +152,7 @@ class Writer:
             self._dirty.clear()
             await self._write([*logs])
 
-    async def _gather(self) -> None:
+    async def _gather(self) -> None:  # noqa: ASYNC910  # waits only if it must
         """Let a few passes of the scheduler go by, unless somebody waits.
 
         What a task appends without waiting for anything then joins one write.
@@ -165,10 +165,10 @@ class Writer:
         """
         for _ in range(_GATHER_PASSES):
             if self._urgent:
-                return
+                return  # noqa: ASYNC910  # waits only if it must
             await trio.lowlevel.checkpoint()
 
-    async def _wait_durable(self, log: Log, seq: int) -> None:
+    async def _wait_durable(self, log: Log, seq: int) -> None:  # noqa: ASYNC910  # waits only if it must
         """Wait for writes until `seq` is durable or one that had it has failed."""
         while log.durable_seq < seq and not log.displaced:
             self._urgent = True
@@ -194,7 +194,7 @@ class Writer:
                 self._failed.pop(log, None)
         if not batch:
             self._settle()
-            return
+            return  # noqa: ASYNC910  # waits only if it must
         if self.store.waits:
             self.writing_since = trio.current_time()
             if self.on_write is not None:
@@ -217,10 +217,10 @@ class Writer:
         try:
             lost = {claim.session_id for claim in await self._shielded(batch)}
         except StorageError as error:
-            return error
+            return error  # noqa: ASYNC910  # waits only if it must
         except Exception as error:  # a store may be anybody's
             logger.debug("the store raised", exc_info=True)
-            return StorageError(f"{type(error).__name__}: {error}")
+            return StorageError(f"{type(error).__name__}: {error}")  # noqa: ASYNC910  # waits only if it must
         for append, log in zip(batch, owners, strict=True):
             if log.id in lost:
                 self._displace(log)
@@ -243,8 +243,10 @@ class Writer:
         """
         if not self.store.waits:
             return await self.store.write(batch)
+        displaced: Sequence[Claim] = ()
         with trio.CancelScope(shield=True):
-            return await self.store.write(batch)
+            displaced = await self.store.write(batch)
+        return displaced  # noqa: RET504  # a scope could swallow, say the checkers
 
     def _fail(self, log: Log, failure: StorageError) -> None:
         """Note a failure; the first of an outage is reported."""

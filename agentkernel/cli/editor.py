@@ -99,7 +99,7 @@ class Line:
     """The line that is being typed. Editing happens at its end alone."""
 
     def __init__(self) -> None:
-        self.text = ""
+        self.text: str = ""
 
     def press(self, key: Key) -> None:
         """Let a key change the line; a key that does not concern it is ignored."""

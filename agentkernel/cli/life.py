@@ -43,7 +43,7 @@ class Life:
     def __init__(self, console: Console, interrupts: Interrupts) -> None:
         self.console = console
         self.interrupts = interrupts
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope = trio.CancelScope()
         self.agent: Agent | None = None
         self.ended_by: int | None = None
         self.on_interrupt: Callable[[], object] = self._end_by_interrupt

@@ -38,8 +38,8 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._line = Line()
-        self.prompting = False
-        self.holding = False
+        self.prompting: bool = False
+        self.holding: bool = False
         # Whether what streamed last ends within a line.
         self._in_line = False
         # Whether the cursor stands in the input line.

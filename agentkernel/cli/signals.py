@@ -37,7 +37,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.presses = 0
+        self.presses: int = 0
         self.on_signal: Callable[[int, int], object] = _nothing
         self.last_words: Callable[[], str] = str
         self._token: trio.lowlevel.TrioToken | None = None

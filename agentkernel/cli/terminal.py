@@ -40,7 +40,7 @@ class Keyboard:
         self._descriptor = sys.stdin.fileno()
         self._before: list[int | list[bytes | int]] | None = None
         self._decoder = KeyDecoder()
-        self.resumed = trio.Event()
+        self.resumed: trio.Event = trio.Event()
 
     @contextmanager
     def taken(self) -> Generator[None]:

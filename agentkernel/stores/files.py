@@ -33,7 +33,7 @@ class File:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
-        self.descriptor = descriptor
+        self.descriptor: int = descriptor
 
     def append(self, data: bytes) -> None:
         """Write at the end; on an error any part may have been written."""

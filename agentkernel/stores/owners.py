@@ -24,7 +24,7 @@ class Owners:
         self._folder = folder
         self._lock: sqlite3.Connection | None = None
         # This store's id while it is open.
-        self.id = ""
+        self.id: str = ""
 
     def start(self) -> None:
         """Become an owner, under a new id."""

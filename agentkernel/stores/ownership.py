@@ -33,11 +33,11 @@ class Held:
     def __init__(self, claim: Claim, part: Part, file: File) -> None:
         self.claim = claim
         self.part = part
-        self.folder = part.path.parent
+        self.folder: Path = part.path.parent
         self.file = file
         # The length of the segment that is durable, and its last event: one value,
         # since reads in another thread look at it.
-        self.durable = (part.start, claim.last_seq)
+        self.durable: tuple[int, int] = (part.start, claim.last_seq)
         self.updated_at: float | None = None
         # Whether the file may hold more than is durable.
         self.dirty = False

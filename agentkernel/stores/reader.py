@@ -20,8 +20,8 @@ class Page:
     def __init__(self, offset: int, last_seq: int) -> None:
         self.events: list[SessionEvent] = []
         # Where reading stopped: behind `last_seq`, which is the last event passed.
-        self.offset = offset
-        self.last_seq = last_seq
+        self.offset: int = offset
+        self.last_seq: int = last_seq
 
     def take(self, event: SessionEvent | None, after: int, lines: _Lines) -> None:
         """Take the event of the line given last, None for one to skip."""
@@ -48,7 +48,8 @@ class _Lines:
         self._at = 0
         self._more = True
         # The offset of the line that `next` gave last, and of the one behind it.
-        self.offset = self.end = offset
+        self.offset: int = offset
+        self.end: int = offset
 
     def next(self) -> bytes | None:
         """Give the next line without its newline, None at the end."""

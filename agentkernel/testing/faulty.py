@@ -39,7 +39,7 @@ class Hold:
     """
 
     def __init__(self) -> None:
-        self.reached = trio.Event()
+        self.reached: trio.Event = trio.Event()
         self._opened = trio.Event()
 
     def open(self) -> None:

@@ -33,7 +33,7 @@ class Gate:
     def __init__(self) -> None:
         self._reached = trio.Event()
         self._opened = trio.Event()
-        self.arrivals = 0
+        self.arrivals: int = 0
 
     async def wait(self) -> None:
         """Arrive, and wait until the gate is open.
@@ -104,7 +104,7 @@ class ScriptedModel:
         self._scripts = list(scripts)
         self._default = default
         self.requests: list[ModelRequest] = []
-        self.open_streams = 0
+        self.open_streams: int = 0
 
     def add(self, *scripts: Sequence[ScriptItem]) -> None:
         """Append scripts for later requests."""

@@ -81,14 +81,14 @@ class Stage:
 
     def __init__(self, nursery: trio.Nursery, stack: AsyncExitStack) -> None:
         self.nursery = nursery
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope = trio.CancelScope()
         self.receipts: list[ak.CancelReceipt] = []
         self.errors: list[ak.ErrorReported] = []
         self.expects_errors = False
-        self.ended = False
-        self.started = False
+        self.ended: bool = False
+        self.started: bool = False
         # Whether something that wakes was sent since the last cancel.
-        self.woken = False
+        self.woken: bool = False
         # What the last effective cancel left pending.
         self.kept: tuple[str, ...] = ()
         # Told of each `Appended` and of each other notification, by the kind's name.

@@ -73,7 +73,7 @@ class Folder:
     ) -> None:
         # Called between two steps; raises if the work should be given up.
         self._check = check_cancelled
-        self.root = Path(root).resolve(strict=True)
+        self.root: Path = Path(root).resolve(strict=True)
         if not self.root.is_dir():
             raise NotADirectoryError(f"{self.root} is not a folder")
 

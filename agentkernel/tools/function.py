@@ -100,17 +100,17 @@ class FunctionTool:
             raise ValueError(
                 f"{name!r} is no name for a tool: 1 to 64 letters, digits, _ and -"
             )
-        self.spec = ToolSpec(
+        self.spec: ToolSpec = ToolSpec(
             name,
             options.get("description", "") or self._parameters.description,
             self._parameters.schema,
         )
-        self.parallel_safe = options.get("parallel_safe", False)
-        self.max_seconds = options.get("max_seconds")
+        self.parallel_safe: bool = options.get("parallel_safe", False)
+        self.max_seconds: float | None = options.get("max_seconds")
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ValueError(f"max_seconds of tool {name!r} must be positive")
         self.isolation = options.get("isolation", "none")
-        self.needs_approval = options.get("needs_approval", False)
+        self.needs_approval: bool = options.get("needs_approval", False)
         self._import_name: str | None = None
         if self.isolation == "process":
             if self._parameters.injected is not None:

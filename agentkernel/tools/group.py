@@ -164,12 +164,12 @@ class ProcessGroup:
 
     def __init__(self, process: trio.Process, mark: str, limits: ProcessLimits) -> None:
         assert process.stdout is not None
-        self.pid = process.pid
+        self.pid: int = process.pid
         self.stdin: trio.abc.SendStream | None = process.stdin
         self.stdout: trio.abc.ReceiveStream = process.stdout
         self.stderr: trio.abc.ReceiveStream | None = process.stderr
         self.exit_code: int | None = None
-        self.forced = False
+        self.forced: bool = False
         self.survivors: tuple[Survivor, ...] = ()
         self._process = process
         self._mark = mark

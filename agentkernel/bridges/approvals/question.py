@@ -66,4 +66,4 @@ class OpenQuestion:
         self.grant = grant
         # How it was closed, and the reason given; set once.
         self.decided: ak.ApprovalDecided | None = None
-        self.closed = trio.Event()
+        self.closed: trio.Event = trio.Event()

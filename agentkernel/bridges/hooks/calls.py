@@ -118,7 +118,7 @@ class CallHooks:
         except Exception as error:
             call = payload.call
             if self._runner.covers(call.agent) and not call.signal.cancelled:
-                await self._failed(call, f"{type(error).__name__}: {error}")
+                await self._failed(call, f"{type(error).__name__}: {error}")  # noqa: ASYNC120  # a stop outranks the fault of a body
             raise
 
     async def _failed(self, call: ak.ToolInvocation, error: str) -> None:
@@ -155,7 +155,7 @@ class CallHooks:
             )
             call.agent.inject(note)
 
-    async def _obey(self, call: ak.ToolInvocation, verdict: Verdict) -> None:
+    async def _obey(self, call: ak.ToolInvocation, verdict: Verdict) -> None:  # noqa: ASYNC910  # waits only if it must
         """Stop the turn if a hook says so. A checkpoint only then.
 
         Cancellation:

@@ -37,7 +37,7 @@ class EndHooks:
         """
         agent = payload.agent
         if not self._runner.covers(agent):
-            return
+            return  # noqa: ASYNC910  # waits only if it must
         state = self._runner.state(agent)
         if state.turn != payload.turn:
             state.turn, state.blocks = payload.turn, 0

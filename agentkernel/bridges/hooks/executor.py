@@ -81,7 +81,7 @@ class CommandExecutor:
         started = trio.current_time()
         result: CommandResult | None = None
         problem: str | None = None
-        with trio.CancelScope() as scope:
+        with trio.CancelScope() as scope:  # noqa: ASYNC912  # the command waits
             unregister = signal.on_cancel(lambda _reason: scope.cancel())
             try:
                 result = await run_command(

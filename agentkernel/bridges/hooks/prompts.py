@@ -113,7 +113,7 @@ class PromptHooks:
         """
         state = self._runner.state(agent)
         if state.started:
-            return None
+            return None  # noqa: ASYNC910  # waits only if it must
         event: HookEvent = "SessionStart" if agent.parent is None else "SubagentStart"
         session = agent.session
         if event == "SubagentStart":

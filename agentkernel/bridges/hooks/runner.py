@@ -96,7 +96,7 @@ class Runner:
             )
         ]
         if not hooks:
-            return Verdict()
+            return Verdict()  # noqa: ASYNC910  # waits only if it must
         stdin: dict[str, ak.JsonValue] = {
             "session_id": agent.id,
             "transcript_path": None,

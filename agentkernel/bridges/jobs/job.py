@@ -70,7 +70,7 @@ class Job:
         self.title = title
         self.result: JobResult | None = None
         self.status: JobStatus = "running"
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope = trio.CancelScope()
         self._output = BoundedOutput(max_bytes)
         self._ended = trio.Event()
         self._killed = False

@@ -118,7 +118,7 @@ class AnthropicDecoder:
         self._usage = Usage()
         self._reason: FinishReason | None = None
         self._seen_anything = False
-        self.done = False
+        self.done: bool = False
 
     @property
     def finished(self) -> bool:

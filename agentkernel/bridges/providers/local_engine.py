@@ -93,8 +93,8 @@ class Engine:
     def __init__(self, path: Path | None, *, threads: int | None, context: int) -> None:
         self.path = path
         self.context = context
-        self.threads = min(threads or _spare_cores(), _spare_cores())
-        self.turn_taking = trio.Lock()
+        self.threads: int = min(threads or _spare_cores(), _spare_cores())
+        self.turn_taking: trio.Lock = trio.Lock()
         # Its own limiter: forty blocked tools must not keep the model from loading.
         self._limiter = trio.CapacityLimiter(1)
         self._server: Server | None = None

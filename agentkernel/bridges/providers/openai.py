@@ -63,7 +63,7 @@ class OpenAIModel:
         dialect: OpenAIDialect | None = None,
     ) -> None:
         self.model = model
-        self.dialect = dialect or _dialect_of(base_url)
+        self.dialect: OpenAIDialect = dialect or _dialect_of(base_url)
         self._endpoint = Endpoint(
             f"{base_url.rstrip('/')}/chat/completions",
             headers=headers or {},

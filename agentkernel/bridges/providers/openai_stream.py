@@ -121,7 +121,7 @@ class OpenAIDecoder:
         self._seen_anything = False
         self._refused = False
         self._reason: FinishReason | None = None
-        self.done = False
+        self.done: bool = False
 
     @property
     def finished(self) -> bool:

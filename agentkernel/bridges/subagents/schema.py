@@ -231,8 +231,8 @@ def _resolve(root: _Node, target: str) -> _Node:
     for name in target.removeprefix("#").strip("/").split("/"):
         if not isinstance(node, Mapping) or name not in node:
             raise ValueError(f"the schema holds no {target!r}")
-        node = cast("_Node", node)[name]
-    return cast("_Node", node)  # pyright: ignore[reportUnnecessaryCast]  # for mypy it is an object
+        node = node[name]
+    return cast("_Node", node)
 
 
 def _wrong_type(value: object, schema: _Node, where: str) -> str | None:

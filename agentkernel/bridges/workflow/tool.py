@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, final
+from typing import Annotated, TypeAlias, final
 
 import msgspec
 
@@ -16,6 +16,7 @@ __all__ = ["WorkflowFunction", "WorkflowTool"]
 
 WorkflowFunction = Callable[[Flow, ak.JsonObject], Awaitable[ak.JsonValue]]
 _RESUME = "resume"
+_Record: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)] | None
 
 
 @final
@@ -70,10 +71,7 @@ class WorkflowTool:
 
         """
         try:
-            msgspec.convert(
-                arguments.get(_RESUME),
-                Annotated[str | None, msgspec.Meta(min_length=1)],
-            )
+            msgspec.convert(arguments.get(_RESUME), _Record)
         except msgspec.ValidationError as error:
             raise ak.ToolArgumentsError(f"{_RESUME}: {error}") from None
         return arguments
