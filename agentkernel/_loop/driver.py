@@ -250,8 +250,7 @@ class Driver:
         A checkpoint only if the store waits for something.
 
         Cancellation:
-          Shielded where it waits: a store that hangs keeps the agent running, and is
-          reported.
+          Shielded where it waits: a store that hangs is reported, and waited for.
 
         """
         writer = self.commons.writer
