@@ -231,7 +231,8 @@ def _resolve(root: _Node, target: str) -> _Node:
     for name in target.removeprefix("#").strip("/").split("/"):
         if not isinstance(node, Mapping) or name not in node:
             raise ValueError(f"the schema holds no {target!r}")
-        node = node[name]
+        level: _Node = node
+        node = level[name]
     return cast("_Node", node)
 
 
