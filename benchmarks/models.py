@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from types import TracebackType
 
 import trio
@@ -11,7 +10,7 @@ import trio
 import agentkernel as ak
 from agentkernel.tools import tool
 
-__all__ = ["Answers", "Blocks", "Drips", "add"]
+__all__ = ["Adds", "Answers", "Blocks", "Drips", "add"]
 
 TEXT = (ak.TextChunk("one "), ak.TextChunk("two "), ak.TextChunk("three"))
 CALL = ak.ToolCallChunk("add", '{"a": 1, "b": 2}')
@@ -21,6 +20,20 @@ CALL = ak.ToolCallChunk("add", '{"a": 1, "b": 2}')
 async def add(a: int, b: int) -> str:  # noqa: RUF029  # it answers at once
     """Add two numbers."""
     return str(a + b)
+
+
+class Adds:
+    """The same as a bare tool: no schema is made, no argument converted."""
+
+    spec = ak.ToolSpec("add", "Add two numbers.", {"type": "object"})
+    parallel_safe = False
+    max_seconds = None
+
+    def check(self, arguments: ak.JsonObject) -> ak.JsonObject:
+        return arguments
+
+    async def run(self, call: ak.ToolInvocation) -> ak.ToolOutput:  # as the function is
+        return ak.ToolOutput.of("3")
 
 
 class _Stream:
@@ -83,15 +96,27 @@ class Blocks:
     def __init__(self) -> None:
         self.open = 0
 
-    @asynccontextmanager
-    async def stream(
-        self, request: ak.ModelRequest
-    ) -> AsyncIterator[AsyncGenerator[ak.Chunk]]:
-        self.open += 1
-        try:
-            yield _never()
-        finally:
-            self.open -= 1
+    def stream(self, request: ak.ModelRequest) -> _Counted:
+        return _Counted(self)
+
+
+class _Counted(_Stream):
+    def __init__(self, model: Blocks) -> None:
+        super().__init__(_never())
+        self._model = model
+
+    async def __aenter__(self) -> AsyncGenerator[ak.Chunk]:
+        self._model.open += 1
+        return await super().__aenter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await super().__aexit__(exc_type, exc, traceback)
+        self._model.open -= 1
 
 
 async def _never() -> AsyncGenerator[ak.Chunk]:

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 import agentkernel as ak
 
 from .measure import Row, Section, Sizes, against, alternate, timed
-from .models import Answers, Blocks, Drips, add
+from .models import Adds, Answers, Blocks, Drips, add
 from .shell import bare_turns
 
 __all__ = ["cancelling", "chunk", "late_turn", "tool_turn", "turn", "turns"]
@@ -43,14 +43,25 @@ async def turn(sizes: Sizes) -> Sequence[Row]:
 
 
 async def tool_turn(sizes: Sizes) -> Sequence[Row]:
+    """A tool that is nothing but the port, then a typed function as most are."""
     async with ak.open_kernel(ak.MemoryStore()) as kernel:
         kernel.models.register("fake", Answers())
-        async with kernel.open("tool", model="fake", tools=[add]) as agent:
-            taken, bare = await alternate(
-                sizes.rounds, _of_turns(agent, sizes.turns), _of_shell(2 * sizes.turns)
+        async with (
+            kernel.open("bare", model="fake", tools=[Adds()]) as bare,
+            kernel.open("typed", model="fake", tools=[add]) as typed,
+        ):
+            ported, converted, shell = await alternate(
+                sizes.rounds,
+                _of_turns(bare, sizes.turns // 2 + 1),
+                _of_turns(typed, sizes.turns // 2 + 1),
+                _of_shell(sizes.turns),
             )
-    ratio = against(taken, bare)
-    return [Row("turn with one tool call", "us", taken, "shell", bare, ratio, "6x")]
+    ratio, typed_ratio = against(ported, shell), against(converted, shell)
+    work, typed_work = "turn with one tool call", "the same, a typed function as tool"
+    return [
+        Row(work, "us", ported, "shell", shell, ratio, "6x"),
+        Row(typed_work, "us", converted, "shell", shell, typed_ratio),
+    ]
 
 
 async def chunk(sizes: Sizes) -> Sequence[Row]:
