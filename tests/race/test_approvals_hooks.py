@@ -14,7 +14,14 @@ import trio.testing
 
 import agentkernel as ak
 from agentkernel.bridges.approvals import Approvals
-from agentkernel.bridges.hooks import Hook, HookRun, Hooks, HookSettings, Matcher
+from agentkernel.bridges.hooks import (
+    Hook,
+    HookEvent,
+    HookRun,
+    Hooks,
+    HookSettings,
+    Matcher,
+)
 from agentkernel.testing import (
     Act,
     Gate,
@@ -33,7 +40,14 @@ from agentkernel.testing import (
 from agentkernel.tools.approval import Policy, Rule
 from tests.race.rig import BodyTool, facts, returns_done
 
-SAID = {
+EVENTS: tuple[HookEvent, ...] = (
+    "SessionStart",
+    "UserPromptSubmit",
+    "PreToolUse",
+    "PostToolUse",
+    "Stop",
+)
+SAID: dict[HookEvent, str] = {
     "SessionStart": "hello",
     "UserPromptSubmit": "mind the gap",
     "PreToolUse": json.dumps(
@@ -83,7 +97,7 @@ def story(event: str) -> Scenario:
         agent = await stage.start(model, tools=tools)
         executor = HeldExecutor(event, gate)
         settings = HookSettings(
-            tuple(Hook(name, name, Matcher(None)) for name in (*SAID, "Stop"))  # type: ignore[arg-type]  # the names are events
+            tuple(Hook(name, name, Matcher(None)) for name in EVENTS)
         )
         Hooks(stage.kernel, settings, executor=executor)
         approvals = Approvals(stage.kernel, Policy((Rule("allow", "free"),)))
@@ -133,7 +147,7 @@ ACTS: tuple[Act, ...] = (
     cancel_scope,
 )
 # Each act meets the hook of another event while it is held.
-CASES = list(zip((*SAID, "Stop"), ACTS, strict=True))
+CASES = list(zip(EVENTS, ACTS, strict=True))
 
 
 @pytest.mark.clause("L3", "C11a", "C11b")
@@ -149,7 +163,7 @@ def test_nothing_of_hooks_and_questions_is_left_wherever_it_is_stopped(
 
 @pytest.mark.long
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("event", [*SAID, "Stop"])
+@pytest.mark.parametrize("event", EVENTS)
 def test_nothing_is_left_at_any_task_step_either(event: str, act: Act) -> None:
     sweep = cancel_everywhere(story(event), act, seeds=(1,))
     assert sweep.endings["completed"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import agentkernel as ak
 from agentkernel.bridges.hooks import (
     Hook,
     HookSettings,
@@ -73,11 +74,11 @@ def test_a_matcher_lists_names_or_is_looked_for(
 def test_a_condition_is_a_permission_rule_and_fails_open(
     condition: str,
     name: str,
-    arguments: dict[str, object],
+    arguments: ak.JsonObject,
     holds: bool,  # noqa: FBT001  # the table's last column
 ) -> None:
     """What cannot be read runs its hook: a gate that is not sure is asked."""
-    assert condition_holds(condition, name, arguments) is holds  # type: ignore[arg-type]  # the table holds JSON
+    assert condition_holds(condition, name, arguments) is holds
 
 
 def test_settings_keep_the_order_of_the_file() -> None:
@@ -128,46 +129,46 @@ def test_settings_keep_the_order_of_the_file() -> None:
     assert [hook.command for hook in read.of("PreToolUse")] == ["two", "three"]
 
 
-@pytest.mark.parametrize(
-    ("value", "where", "problem"),
-    [
-        ("{", "f", "no JSON"),
-        ("[]", "f", "must be an object, not an array"),
-        ({"hooks": []}, "f: hooks", "must be an object"),
-        ({"hooks": {"PreTool": []}}, "f: hooks.PreTool", "no such event"),
-        ({"hooks": {"Stop": {}}}, "f: hooks.Stop", "must be an array"),
-        ({"hooks": {"Stop": ["x"]}}, "f: hooks.Stop[0]", "not 'x'"),
-        ({"hooks": {"Stop": [{}]}}, "f: hooks.Stop[0]", "has no hooks"),
-        (
-            {"hooks": {"Stop": [{"matcher": "(", "hooks": []}]}},
-            "f: hooks.Stop[0].matcher",
-            "no regular expression",
-        ),
-        (
-            {"hooks": {"Stop": [{"matcher": 1, "hooks": []}]}},
-            "f: hooks.Stop[0].matcher",
-            "must be a text, not 1",
-        ),
-        (settings(type="http"), "type", "not 'http'"),
-        (settings(command=" "), "command", "must be a text"),
-        (settings(args="x"), "args", "must be an array"),
-        (settings(args=["x", 1]), "args[1]", "must be a text, not 1"),
-        (settings(timeout="1"), "timeout", "seconds, not '1'"),
-        (settings(timeout=True), "timeout", "seconds, not True"),
-        (settings(timeout=0), "timeout", "0"),
-        (settings(**ZSH), "shell", "'bash', not 'zsh'"),
-        (settings(**{"async": True}), "async", "not supported"),
-        (settings(timeuot=1), "timeuot", "no such setting"),
-        (settings("Stop", **{"if": "Bash"}), "if", "not for Stop"),
-        (settings(on_failure="deny"), "on_failure", "'continue' or 'block'"),
-        (settings("SessionEnd", onFailure="block"), "onFailure", "cannot block"),
-    ],
-)
+REFUSED: list[tuple[str | dict[str, object], str, str]] = [
+    ("{", "f", "no JSON"),
+    ("[]", "f", "must be an object, not an array"),
+    ({"hooks": []}, "f: hooks", "must be an object"),
+    ({"hooks": {"PreTool": []}}, "f: hooks.PreTool", "no such event"),
+    ({"hooks": {"Stop": {}}}, "f: hooks.Stop", "must be an array"),
+    ({"hooks": {"Stop": ["x"]}}, "f: hooks.Stop[0]", "not 'x'"),
+    ({"hooks": {"Stop": [{}]}}, "f: hooks.Stop[0]", "has no hooks"),
+    (
+        {"hooks": {"Stop": [{"matcher": "(", "hooks": []}]}},
+        "f: hooks.Stop[0].matcher",
+        "no regular expression",
+    ),
+    (
+        {"hooks": {"Stop": [{"matcher": 1, "hooks": []}]}},
+        "f: hooks.Stop[0].matcher",
+        "must be a text, not 1",
+    ),
+    (settings(type="http"), "type", "not 'http'"),
+    (settings(command=" "), "command", "must be a text"),
+    (settings(args="x"), "args", "must be an array"),
+    (settings(args=["x", 1]), "args[1]", "must be a text, not 1"),
+    (settings(timeout="1"), "timeout", "seconds, not '1'"),
+    (settings(timeout=True), "timeout", "seconds, not True"),
+    (settings(timeout=0), "timeout", "0"),
+    (settings(**ZSH), "shell", "'bash', not 'zsh'"),
+    (settings(**{"async": True}), "async", "not supported"),
+    (settings(timeuot=1), "timeuot", "no such setting"),
+    (settings("Stop", **{"if": "Bash"}), "if", "not for Stop"),
+    (settings(on_failure="deny"), "on_failure", "'continue' or 'block'"),
+    (settings("SessionEnd", onFailure="block"), "onFailure", "cannot block"),
+]
+
+
+@pytest.mark.parametrize(("value", "where", "problem"), REFUSED)
 def test_what_cannot_be_used_is_refused_with_its_place(
-    value: object, where: str, problem: str
+    value: str | dict[str, object], where: str, problem: str
 ) -> None:
     with pytest.raises(HookSettingsError) as caught:
-        HookSettings.from_json(value, source="f")  # type: ignore[arg-type]  # what a file may hold
+        HookSettings.from_json(value, source="f")
     assert problem in caught.value.problem
     if where.startswith("f"):
         assert caught.value.where == where
