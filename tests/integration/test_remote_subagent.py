@@ -357,8 +357,9 @@ async def test_connections_close_in_any_order_and_each_in_its_own_task(
                 name: jobs.start(agent, body("late"), kind="remote", title=name)
                 for name in "abcde"
             }
-            while not all(job.output for job in started.values()):
-                await trio.sleep(0.01)
+            for job in started.values():
+                while not job.output:
+                    assert await job.wait_for_output()
             async with trio.open_nursery() as nursery:
                 for name in "bac":
                     started[name].kill()

@@ -73,6 +73,8 @@ class Job:
         self.scope: trio.CancelScope = trio.CancelScope()
         self._output = BoundedOutput(max_bytes)
         self._ended = trio.Event()
+        # Replaced each time there is more; made when somebody waits for it.
+        self._more: trio.Event | None = None
         self._killed = False
 
     def __repr__(self) -> str:
@@ -84,6 +86,32 @@ class Job:
         Not a checkpoint.
         """
         self._output.write(data.encode() if isinstance(data, str) else data)
+        self._release()
+
+    async def wait_for_output(self) -> bool:
+        """Wait until the work says more than it has, or has ended.
+
+        Always a checkpoint.
+
+        Cancellation:
+          The wait ends; nothing else changes.
+
+        Returns:
+          Whether it still runs.
+
+        """
+        if self.status == "running":
+            if self._more is None:
+                self._more = trio.Event()
+            await self._more.wait()
+        else:
+            await trio.lowlevel.checkpoint()
+        return self.status == "running"
+
+    def _release(self) -> None:
+        if self._more is not None:
+            self._more.set()
+            self._more = None
 
     @property
     def output(self) -> str:
@@ -127,3 +155,4 @@ class Job:
         self.status = ending
         self.result = result
         self._ended.set()
+        self._release()
