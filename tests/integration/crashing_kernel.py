@@ -9,7 +9,9 @@ one of
   into SQLite or the operating system: between any two parts of a write;
 - `half:N`: in the N-th append of the JSONL store, when half of it is written;
 - `inside:N`: while the N-th of those calls is at work, wherever it is;
-- `count`: nowhere; the numbers that there are go into the file `counts`.
+- `count`: nowhere; the numbers that there are go into the file `counts`;
+- `ONE+OTHER`: at one of these, and in another process, which resumes what that one
+  left, at the other.
 
 What the story was told to be durable goes into the file `acks`, line by line, what
 its tools did into the file `effects`.
@@ -211,6 +213,24 @@ async def story(store: ak.SessionStore, ack: Ack, act: Callable[[str], object]) 
             await _play(agent, held, ack)
 
 
+async def again(store: ak.SessionStore, ack: Ack, act: Callable[[str], object]) -> None:
+    """Resume what a killed process left, and go on with it."""
+    async with ak.open_kernel(store, strict=True) as kernel:
+        kernel.models.register("m", ScriptedModel(default=["resumed"]))
+        tools = [Effect("mark", act, parallel_safe=True), Effect("order", act)]
+        try:
+            agent = (await kernel.resume("s", tools=tools)).agent
+        except ak.SessionNotFoundError:
+            return
+        async with watched(agent, ack):
+            agent.wake()
+            later = agent.followup(message("later"))
+            await agent.session.flush(later.seq)
+            ack(f"sent {later.id}")
+            outcome = await agent.outcome(later.id)
+            ack(f"outcome {later.id} {outcome.kind}")
+
+
 async def _play(agent: ak.Agent, held: Gate, ack: Ack) -> None:
     async def told(sent: ak.Sent) -> None:
         await agent.session.flush(sent.seq)
@@ -279,8 +299,9 @@ async def watched(agent: ak.Agent, ack: Ack) -> AsyncGenerator[None]:
 
 
 def play(kind: str, folder: Path, point: str) -> None:
-    """Play the story in this process, which ends with it."""
-    folder.mkdir()
+    """Play the story, or go on with it, in this process, which ends with it."""
+    first = not folder.exists()
+    folder.mkdir(exist_ok=True)
     killer = Killer(point)
     flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY
     acks, effects = os.open(folder / "acks", flags), os.open(folder / "effects", flags)
@@ -292,7 +313,11 @@ def play(kind: str, folder: Path, point: str) -> None:
     store = make_store(kind, folder, files)
     threading.setprofile(killer.profile)
     trio.run(
-        story, store, partial(note, acks), partial(note, effects), instruments=[killer]
+        story if first else again,
+        store,
+        partial(note, acks),
+        partial(note, effects),
+        instruments=[killer],
     )
     threading.setprofile(None)
     counts = "\n".join(f"{name} {number}" for name, number in killer.counts.items())
@@ -301,13 +326,14 @@ def play(kind: str, folder: Path, point: str) -> None:
 
 def main(kind: str, folder: Path, points: list[str]) -> None:
     for point in points:
-        pid = os.fork()
-        if not pid:
-            play(kind, folder / point.replace(":", "-"), point)
-            os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        if status and not os.WIFSIGNALED(status):
-            sys.exit(f"the process of {point} failed: {status}")
+        for part in point.split("+"):
+            pid = os.fork()
+            if not pid:
+                play(kind, folder / point.replace(":", "-"), part)
+                os._exit(0)
+            _, status = os.waitpid(pid, 0)
+            if status and not os.WIFSIGNALED(status):
+                sys.exit(f"the process of {point} failed: {status}")
 
 
 if __name__ == "__main__":
