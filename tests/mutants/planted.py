@@ -120,11 +120,15 @@ def load() -> list[Fault]:
 
 
 def _places(text: str, lines: str) -> list[int]:
-    """Find lines in a text; the last one need not be whole."""
+    """Find lines in a text; the last one need not be whole.
+
+    Lines that do not begin with spaces are found at any indentation.
+    """
     found: list[int] = []
     at = text.find(lines)
     while at >= 0:
-        if at == 0 or text[at - 1] == "\n":
+        before = text[text.rfind("\n", 0, at) + 1 : at]
+        if not before or (before.isspace() and not lines[0].isspace()):
             found.append(at)
         at = text.find(lines, at + 1)
     return found

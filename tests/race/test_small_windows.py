@@ -165,3 +165,26 @@ async def test_what_is_put_back_comes_before_what_arrived_meanwhile(
     assert [m.id for m in agent.inbox.next_step] == [note.id, steered.id]
     await agent.when_idle()
     check_log(agent.session.events)
+
+
+@pytest.mark.clause("C5c")
+async def test_an_exit_that_an_observer_of_a_stop_asks_for_is_no_veto(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """It is raised, as itself, when the stop has been made."""
+    gate = Gate()
+    model.add(["begun", gate])
+
+    def leave(_payload: ak.CancelRequested) -> None:
+        raise SystemExit(3)
+
+    agent.on(ak.CancelRequested, leave)
+    sent, waiting = agent.followup("go"), agent.followup("next")
+    await gate.reached()
+    with pytest.raises(SystemExit):
+        agent.cancel()
+    stopped = agent.inbox.next_turn == ()
+    gate.open()
+    assert stopped
+    assert (await agent.outcome(sent.id)).kind == "aborted"
+    assert (await agent.outcome(waiting.id)).kind == "discarded"
