@@ -231,8 +231,7 @@ def _resolve(root: _Node, target: str) -> _Node:
     for name in target.removeprefix("#").strip("/").split("/"):
         if not isinstance(node, Mapping) or name not in node:
             raise ValueError(f"the schema holds no {target!r}")
-        level: _Node = node
-        node = level[name]
+        node = cast("_Node", node)[name]  # pyright: ignore[reportUnnecessaryCast]  # without it, it says, this is partly unknown
     return cast("_Node", node)
 
 
