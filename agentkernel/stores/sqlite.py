@@ -301,10 +301,9 @@ def _insert(
             for event, (line, _) in zip(events, lines, strict=True)
         ],
     )
-    connection.executemany(
-        "INSERT OR IGNORE INTO blob VALUES (?, ?)",
-        [item for _, blobs in lines for item in blobs.items()],
-    )
+    blobs = [item for _, found in lines for item in found.items()]
+    if blobs:
+        connection.executemany("INSERT OR IGNORE INTO blob VALUES (?, ?)", blobs)
     connection.execute(
         "UPDATE session SET last_seq = ?, updated_at = ? WHERE key = ?",
         (events[-1].seq, events[-1].time, row.key),
