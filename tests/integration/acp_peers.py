@@ -26,8 +26,8 @@ def python_peer() -> tuple[str, ...]:
     if not folder.is_dir():
         name = "agent-client-protocol"
         _run(
-            [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
-            + ["--no-binary", name, "-d", str(CACHE), f"{name}=={PYTHON_VERSION}"]
+            *(sys.executable, "-m", "pip", "download", "-q", "--no-deps"),
+            *("--no-binary", name, "-d", str(CACHE), f"{name}=={PYTHON_VERSION}"),
         )
         with tarfile.open(f"{folder}.tar.gz") as archive:
             archive.extractall(CACHE, filter="data")
@@ -40,14 +40,14 @@ def node_peer() -> tuple[str, ...]:
     package = folder / "node_modules" / "@agentclientprotocol" / "sdk"
     if not package.is_dir():
         _run(
-            ["npm", "install", "--silent", "--no-fund", "--prefix", str(folder)]
-            + [f"@agentclientprotocol/sdk@{NODE_VERSION}"]
+            *("npm", "install", "--silent", "--no-fund", "--prefix", str(folder)),
+            f"@agentclientprotocol/sdk@{NODE_VERSION}",
         )
     node = shutil.which("node")
     assert node is not None, "the TypeScript example needs node"
     return (node, str(package / "dist" / "examples" / "agent.js"))
 
 
-def _run(command: list[str]) -> None:
+def _run(*command: str) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=300)

@@ -104,7 +104,7 @@ def main(record: TextIO) -> None:
         signal.pause()
 
 
-with open(FILE, "w", encoding="utf-8") as opened:  # noqa: PTH123  # a program of one page
+with open(FILE, "w", encoding="utf-8") as opened:
     opened.write(f"{os.getpid()}\n")
     opened.flush()
     main(opened)

@@ -124,4 +124,4 @@ async def test_a_model_runs_a_command_beside_its_turns() -> None:
         model.add([call("job_kill", job=job.id)], ["killed it"])
         agent.followup("enough")
         await agent.when_idle()
-        assert job.status == "killed"
+        assert [one.status for one in jobs.of(agent)] == ["killed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import agentkernel as ak
@@ -57,13 +58,14 @@ async def job_ends_with_the_turn(stage: Stage) -> None:
 async def six_children_in_two_phases(stage: Stage) -> None:
     """A workflow that the model starts: three agents, and three after them."""
 
+    async def ask(number: int, flow: Flow) -> ak.JsonValue:
+        return await flow.agent(f"task {number}")
+
     async def study(flow: Flow, _arguments: ak.JsonObject) -> ak.JsonValue:
         words: list[ak.JsonValue] = []
         for phase in ("first", "second"):
             flow.phase(phase)
-            words += await flow.parallel(
-                [lambda f, n=n: f.agent(f"task {n}") for n in range(3)]
-            )
+            words += await flow.parallel([partial(ask, n) for n in range(3)])
         return words
 
     spec = ak.ToolSpec("study", "Studies.", {"type": "object"})

@@ -202,7 +202,8 @@ async def test_a_job_whose_work_raises_has_failed_and_harms_nobody() -> None:
 async def test_jobs_end_with_their_agent_and_the_notice_waits_for_a_resume() -> None:
     """Children of jobs go first; afterwards the model still learns of it, once."""
     store = ak.MemoryStore()
-    gate, gone = Gate(), []
+    gate = Gate()
+    gone: list[str] = []
     async with office(ScriptedModel(), store=store) as (agent, jobs):
         child = ScriptedModel([gate])
         agent.kernel.models.register("child", child)
@@ -225,7 +226,7 @@ async def test_jobs_end_with_their_agent_and_the_notice_waits_for_a_resume() -> 
         assert [r.ending for r in await jobs.records(agent)] == ["ended"]
 
 
-@pytest.mark.clause("I3")
+@pytest.mark.clause("I3a")
 async def test_jobs_that_a_crash_cut_off_are_reported_as_interrupted_once() -> None:
     """At whatever event the log was cut; and a second restart adds nothing."""
     whole = ak.MemoryStore()
@@ -241,10 +242,11 @@ async def test_jobs_that_a_crash_cut_off_are_reported_as_interrupted_once() -> N
         await agent.when_idle()
         live = list(agent.session.events)
     started = 0
+    events: list[ak.SessionEvent] = []
     for cut in range(1, len(live) + 1):
         store = ak.MemoryStore()
         async with store:
-            claim = await store.claim("s", token="gone", create=True)  # noqa: S106  # a claim's
+            claim = await store.claim("s", token="gone", create=True)  # noqa: S106  # the name of a claim
             await store.write([ak.Append(claim, live[:cut])])
             await store.release(claim)
         begun = sum(
@@ -308,7 +310,9 @@ async def test_twenty_five_children_that_end_at_once_are_each_told_once() -> Non
     """Twenty end in one tick of a streaming turn, five in the tick it goes idle."""
     streaming, first, second = Gate(), Gate(), Gate()
     model = ScriptedModel(["begin ", streaming, "end"], default=["noted"])
-    child = ScriptedModel(*([[first, "early"]] * 20 + [[second, "late"]] * 5))
+    early_script: list[str | Gate] = [first, "early"]
+    late_script: list[str | Gate] = [second, "late"]
+    child = ScriptedModel(*[early_script] * 20, *[late_script] * 5)
     async with office(model) as (agent, jobs):
         agent.kernel.models.register("child", child)
         subagents = Subagents([Persona("w", model="child")])

@@ -314,7 +314,8 @@ async def test_a_child_that_ignores_its_stop_holds_its_place_until_it_has_ended(
     None
 ):
     """What the log says of it, and whether its place is free, agree at any time."""
-    gate, stuck = Gate(), []
+    gate = Gate()
+    stuck: list[ak.AgentStuck] = []
 
     async def body(_call: ak.ToolInvocation) -> ak.ToolOutput:
         with trio.CancelScope(shield=True):
@@ -445,7 +446,8 @@ async def test_tokens_of_a_child_are_summed_over_its_steps() -> None:
 
 async def test_ending_the_parent_ends_its_children_first() -> None:
     """Both turns say `disposed`, and the child leaves the registry before."""
-    gate, gone = Gate(), []
+    gate = Gate()
+    gone: list[str] = []
     parent = ScriptedModel([call("agent", prompt="go")])
     child = ScriptedModel([gate])
     tool = agent_tool(Persona("w", model="child"))

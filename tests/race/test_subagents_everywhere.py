@@ -23,6 +23,11 @@ from agentkernel.testing import (
 )
 from tests.race.scenarios_children import CHILDREN, job_ends_with_the_turn
 
+
+def name_of(fn: object) -> str:
+    return str(getattr(fn, "__name__", fn))
+
+
 ACTS: tuple[Act, ...] = (
     cancel_broadly,
     cancel_and_keep,
@@ -33,7 +38,7 @@ ACTS: tuple[Act, ...] = (
 # A job that ends wakes its owner, and a wake drains what a stop had parked.
 WOKEN = (job_ends_with_the_turn, cancel_and_keep)
 CASES = [case for case in product(CHILDREN, ACTS) if case != WOKEN]
-IDS = [f"{story.__name__}-{act.__name__}" for story, act in CASES]
+IDS = [f"{name_of(story)}-{name_of(act)}" for story, act in CASES]
 # The daily run tries two acts, the long one all of them.
 SHORT = [case for case in CASES if case[1] in {cancel_broadly, cancel_scope}]
 
@@ -68,9 +73,7 @@ async def watched(stage: Stage, story: Scenario) -> None:
 
 
 def sweep(story: Scenario, act: Act, seed: int) -> None:
-    played = partial(watched, story=story)
-    played.__name__ = story.__name__  # type: ignore[attr-defined]  # for the notes
-    seen = cancel_everywhere(played, act, seeds=[seed])
+    seen = cancel_everywhere(partial(watched, story=story), act, seeds=[seed])
     assert seen.endings["completed"]
     assert seen.endings["disposed" if act in {dispose, cancel_scope} else "aborted"]
 
@@ -78,7 +81,7 @@ def sweep(story: Scenario, act: Act, seed: int) -> None:
 @pytest.mark.clause("S3b", "C10b", "I6")
 @pytest.mark.case("SUB-01", "SUB-03", "SUB-04", "LIFE-03")
 @pytest.mark.parametrize(
-    ("story", "act"), SHORT, ids=[f"{s.__name__}-{a.__name__}" for s, a in SHORT]
+    ("story", "act"), SHORT, ids=[f"{name_of(s)}-{name_of(a)}" for s, a in SHORT]
 )
 def test_nothing_breaks_below_wherever_it_is_stopped(story: Scenario, act: Act) -> None:
     """Logs of children are whole, children go first, and none outlives the turn."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -68,22 +68,30 @@ async def opened(
             yield kernel
 
 
+def asks(*prompts: str) -> list[Callable[[Flow], Awaitable[ak.JsonValue]]]:
+    """Branches that ask one thing each."""
+
+    def branch(prompt: str) -> Callable[[Flow], Awaitable[ak.JsonValue]]:
+        return lambda flow: flow.agent(prompt)
+
+    return [branch(prompt) for prompt in prompts]
+
+
 OPTIONS = WorkflowOptions(model="m")
 
 
 async def six(flow: Flow) -> list[ak.JsonValue]:
     """Six agents in two phases."""
     flow.phase("first")
-    words = await flow.parallel([lambda f, w=w: f.agent(w) for w in ("a", "b", "c")])
+    words = await flow.parallel(asks("a", "b", "c"))
     flow.phase("second")
-    return list(
-        await flow.parallel([lambda f, w=w: f.agent(f"then {w}") for w in words])
-    )
+    return list(await flow.parallel(asks(*(f"then {w}" for w in words))))
 
 
 async def test_a_workflow_runs_agents_in_phases_and_records_them() -> None:
     """Positions do not depend on who is first; the record says who did what."""
-    model, told = Echo(), []
+    model = Echo()
+    told: list[Progress] = []
     async with opened(model) as kernel:
         ways = WorkflowOptions(model="m", on_progress=told.append)
         done = await run_workflow(kernel, six, session_id="w", options=ways)
@@ -100,7 +108,7 @@ async def test_a_workflow_runs_agents_in_phases_and_records_them() -> None:
     assert names.count("workflow/phase") == 2
     children = [e.data for e in events if isinstance(e.data, ak.SubagentDescribed)]
     assert len({fact.child for fact in children}) == 6
-    phases = [(p.kind, p.phase) for p in told if isinstance(p, Progress)]
+    phases = [(p.kind, p.phase) for p in told]
     assert phases.count(("ended", "first")) == phases.count(("ended", "second")) == 3
 
 
@@ -114,21 +122,22 @@ async def test_a_restarted_workflow_uses_what_had_ended_and_does_the_rest() -> N
     for cut in range(1, len(events) + 1):
         store = ak.MemoryStore()
         async with store:
-            claim = await store.claim("w", token="gone", create=True)  # noqa: S106  # a claim's
+            claim = await store.claim("w", token="gone", create=True)  # noqa: S106  # the name of a claim
             await store.write([ak.Append(claim, events[:cut])])
             await store.release(claim)
         ended = sum(
             isinstance(e.data, ak.Extension) and e.data.name == "workflow/agent-ended"
             for e in events[:cut]
         )
-        model, told = Echo(), []
+        model = Echo()
+        told: list[Progress] = []
         async with opened(model, store) as kernel:
             ways = WorkflowOptions(model="m", on_progress=told.append)
             again = await run_workflow(kernel, six, session_id="w", options=ways)
             assert again.value == whole.value
             assert again.started == len(model.asked) == 6 - ended
             check_log(await stored(kernel.store, "w"))
-        kinds = [p.kind for p in told if isinstance(p, Progress)]
+        kinds = [p.kind for p in told]
         assert kinds.count("reused") == ended
         reused.add(ended)
     assert reused == set(range(7))
@@ -182,7 +191,7 @@ async def test_limits_hold() -> None:
     model = Echo()
 
     async def many(flow: Flow) -> int:
-        await flow.parallel([lambda f, n=n: f.agent(str(n)) for n in range(9)])
+        await flow.parallel(asks(*(str(n) for n in range(9))))
         return 9
 
     async def endless(flow: Flow) -> None:
@@ -255,9 +264,7 @@ async def test_a_stop_reaches_every_agent_of_a_workflow_that_a_model_started() -
 
     async def study(flow: Flow, arguments: ak.JsonObject) -> ak.JsonValue:
         assert arguments == {"topic": "x"}
-        words = await flow.parallel(
-            [lambda f, w=w: f.agent(w) for w in ("a", "b", "c")]
-        )
+        words = await flow.parallel(asks("a", "b", "c"))
         return list(words)
 
     async with opened(model) as kernel:

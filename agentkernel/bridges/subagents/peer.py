@@ -72,7 +72,7 @@ class Pending:
 
     def __init__(self, method: str) -> None:
         self.method = method
-        self.answered = trio.Event()
+        self.answered: trio.Event = trio.Event()
         self.answer: Incoming | None = None
 
 
@@ -216,6 +216,7 @@ class Peer:
                 await trio.lowlevel.checkpoint()
 
     async def _drain(self) -> None:
+        await trio.lowlevel.checkpoint()
         if self._group.stderr is None:
             return
         while data := await self._group.stderr.receive_some(65536):
@@ -230,6 +231,7 @@ class Peer:
           Passes through.
 
         """
+        await trio.lowlevel.checkpoint()
         while self.problem is None:
             try:
                 line = await self._lines.next()
@@ -286,13 +288,15 @@ class Peer:
             self._refuse(message.id, METHOD_NOT_FOUND, f"no method {message.method}")
             await trio.lowlevel.checkpoint()
             return
-        with trio.CancelScope() as scope:
+        with trio.CancelScope() as scope:  # noqa: ASYNC912  # the handler waits, inside of the try
             self._serving[message.id] = scope
             try:
+                await trio.lowlevel.checkpoint()
                 result = await handler.fn(message.params)
             except trio.Cancelled:
                 if not scope.cancel_called:
-                    await self._answer(message.id, handler.stopped)
+                    with trio.move_on_after(_SEND_SECONDS, shield=True):
+                        await self._send({"id": message.id, "result": handler.stopped})
                 raise
             except ak.TurnCancelled:
                 await self._answer(message.id, handler.stopped)

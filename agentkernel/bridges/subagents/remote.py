@@ -245,12 +245,13 @@ class _Run:
         """
         assert self._peer is not None
         self._stopping = True
+        if not self._session:
+            await trio.lowlevel.checkpoint()
+            return
         with trio.move_on_after(self._remote.cancel_seconds):
-            if self._session:
-                await self._peer.notify("session/cancel", {"sessionId": self._session})
-                with suppress(PeerError, msgspec.DecodeError):
-                    self._take(await self._peer.answer_of(self._prompting))
-        await trio.lowlevel.checkpoint()
+            await self._peer.notify("session/cancel", {"sessionId": self._session})
+            with suppress(PeerError, msgspec.DecodeError):
+                self._take(await self._peer.answer_of(self._prompting))
 
     def _take(self, answer: msgspec.Raw) -> None:
         self._stop_reason = msgspec.json.decode(answer, type=Prompted).stop_reason

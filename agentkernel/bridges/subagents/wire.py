@@ -109,20 +109,18 @@ class Lines:
 
         """
         await trio.lowlevel.checkpoint()
-        while True:
-            end = self._buffer.find(b"\n", self._searched)
-            if end < 0:
-                self._searched = len(self._buffer)
-                if len(self._buffer) > self._max_bytes:
-                    self._skipping = True
-                if self._skipping:
-                    self._buffer.clear()
-                    self._searched = 0
-                data = await self._stream.receive_some(_CHUNK)
-                if not data:
-                    return None
-                self._buffer += data
-                continue
+        line = self._take()
+        while line is None:
+            data = await self._stream.receive_some(_CHUNK)
+            if not data:
+                return None
+            self._buffer += data
+            line = self._take()
+        return line
+
+    def _take(self) -> bytes | None:
+        """Take a line out of what has been read; None if there is no whole one."""
+        while (end := self._buffer.find(b"\n", self._searched)) >= 0:
             line = bytes(self._buffer[:end])
             del self._buffer[: end + 1]
             self._searched = 0
@@ -131,3 +129,9 @@ class Lines:
                 raise LineTooLongError(self._max_bytes)
             if line.strip():
                 return line
+        if len(self._buffer) > self._max_bytes:
+            self._skipping = True
+        if self._skipping:
+            self._buffer.clear()
+        self._searched = len(self._buffer)
+        return None
