@@ -150,8 +150,9 @@ class TurnSignal:
     def on_cancel(self, fn: SignalSource.Observer, /) -> Callable[[], None]:
         """Call `fn(reason)` synchronously when the turn is stopped.
 
-        At once if that has happened already. What it raises is contained and
-        reported; it cannot veto the stop. Not a checkpoint.
+        At once if that has happened already, and what it raises is then its
+        caller's. Else it is contained and reported: it cannot veto the stop. Not a
+        checkpoint.
 
         Returns:
           A function that unregisters `fn`; harmless when called again.

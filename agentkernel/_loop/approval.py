@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from ..abc import ToolInvocation
+from .dispatch import expect
 from .payload import Allow, Approve, Deny, PreExecute
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ async def ask_approval(
     with driver.work.doing("approval", call.name):
         decision = await driver.dispatch.waterfall(question, nobody_to_ask)
     call.signal.raise_if_cancelled()
+    expect(decision, Allow, Deny)
     return decision
 
 
@@ -63,6 +65,7 @@ async def ask_without_slot(
     if slots is not None:
         slots.release()
     decision = await driver.dispatch.waterfall(question, nobody_to_ask)
+    expect(decision, Allow, Deny)
     if slots is not None:
         await slots.acquire()
         frame.slots = slots

@@ -21,7 +21,7 @@ from .payload import Appended, ErrorReported, Notification, Serial, Waterfall
 if TYPE_CHECKING:
     from .agent import Agent
 
-__all__ = ["Dispatcher", "Listeners", "current_agent", "initiator"]
+__all__ = ["Dispatcher", "Listeners", "current_agent", "expect", "initiator"]
 
 logger = logging.getLogger(__name__)
 
@@ -231,6 +231,19 @@ async def _awaited(fn: Listener, *args: object) -> Any:  # type: ignore[explicit
     if not inspect.isawaitable(result):
         raise TypeError(f"listener {fn!r} must be async: it returned {result!r}")
     return await result
+
+
+def expect(decision: object, *kinds: type) -> None:
+    """Refuse a decision that is none of those which listeners may come to.
+
+    Raises:
+      TypeError: if it is not.
+
+    """
+    if not isinstance(decision, kinds):
+        names = " or ".join(each.__name__ for each in kinds)
+        kind = type(decision).__name__
+        raise TypeError(f"the listener must return {names}, not {kind}")
 
 
 def _refuse_awaitable(result: object) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "ending_of",
     "fatal_leaf",
     "fault",
+    "model_failure",
     "tool_failure",
 ]
 
@@ -34,13 +35,15 @@ _MAX_TEXT = 1000
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Walk the exceptions in a group, or the one that is none."""
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        for inner in group.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error
+    """Walk the exceptions in a group, or the one that is none, however deep it is."""
+    waiting = [error]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, BaseExceptionGroup):
+            group = cast("BaseExceptionGroup[BaseException]", inner)
+            waiting.extend(reversed(group.exceptions))
+        else:
+            yield inner
 
 
 def cancelled_here() -> bool:
@@ -59,7 +62,8 @@ def cancelled_part(error: BaseException) -> BaseException | None:
     """
     if isinstance(error, trio.Cancelled):
         return error
-    if isinstance(error, BaseExceptionGroup):
+    known = any(isinstance(leaf, trio.Cancelled) for leaf in leaves(error))
+    if known and isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[0]
     return None
 
@@ -90,10 +94,10 @@ def fault(error: BaseException, *, stopped: bool) -> BaseException | None:
 def describe(error: BaseException) -> str:
     """Name an error for a model or a log: its type and text, of its leaves if grouped."""
     parts = [
-        f"{type(leaf).__name__}: {leaf}" if str(leaf) else type(leaf).__name__
+        f"{type(leaf).__name__}: {said}" if (said := _said(leaf)) else type(leaf).__name__
         for leaf in leaves(error)
     ]
-    text = clean_text("; ".join(dict.fromkeys(parts)))
+    text = "; ".join(dict.fromkeys(parts))
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
 
 
@@ -107,14 +111,29 @@ def as_model_error(error: Exception) -> ModelError:
     return wrapped
 
 
+def model_failure(error: ModelError) -> ToolFailure:
+    """Say what failed, as text, whatever the model put into its error."""
+    code, message = getattr(error, "code", "error"), getattr(error, "message", error)
+    return ToolFailure(_said(code), _said(message))
+
+
 def ending_of(error: BaseException) -> Ending:
     """Make the ending of a turn that an error ended."""
     for leaf in leaves(error):
         if isinstance(leaf, ModelError):
-            return Ending("error", code=leaf.code, message=clean_text(leaf.message))
+            failure = model_failure(leaf)
+            return Ending("error", code=failure.code, message=failure.message)
     return Ending("error", code="internal", message=describe(error))
 
 
 def tool_failure(error: BaseException) -> ToolFailure:
     """Make the failure of a call whose body raised."""
     return ToolFailure("TOOL_ERROR", describe(error))
+
+
+def _said(value: object) -> str:
+    """Make clean text of what may be anybody's; one that has none is named instead."""
+    try:
+        return clean_text(str(value))
+    except Exception:  # noqa: BLE001  # a failure must be told even if it cannot tell itself
+        return f"({type(value).__name__} has no text)"

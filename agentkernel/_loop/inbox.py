@@ -14,10 +14,11 @@ from trio.lowlevel import enable_ki_protection
 
 from .._errors import MessageNotPendingError
 from .._json import clean_text, freeze_object
-from .._messages import BinaryBlock, TextBlock, UserMessage
+from .._messages import TextBlock, UserMessage
 from .._session.events import InboxSpliced, Queue, SpliceOutcome, TurnStarted
 from .._session.log import Log
 from .._session.repair import return_claimed
+from .content import clean_block
 
 __all__ = [
     "Inbox",
@@ -36,18 +37,35 @@ MessageLike = str | UserMessage
 
 
 def as_message(message: MessageLike, make_id: object, *, passive: bool) -> UserMessage:
-    """Make a message of text, or a detached and clean copy of one that is given."""
+    """Make a message of text, or a detached and clean copy of one that is given.
+
+    Raises:
+      TypeError: if it is neither, or holds what its type does not allow.
+
+    """
     if isinstance(message, str):
         assert callable(make_id)
         block = TextBlock(clean_text(message))
         return UserMessage(str(make_id()), (block,), passive=passive)
+    _refuse_odd(message)
     return msgspec.structs.replace(
         message,
         id=clean_text(message.id),
-        content=tuple(_clean_block(block) for block in message.content),
+        content=tuple(clean_block(block) for block in message.content),
         passive=passive,
         meta=freeze_object(dict(message.meta), "meta"),
     )
+
+
+def _refuse_odd(message: object) -> None:
+    if not isinstance(message, UserMessage):
+        kind = type(message).__name__
+        raise TypeError(f"a message is a text or a UserMessage, not {kind}")
+    message_id: object = message.id
+    if not isinstance(message_id, str):
+        raise TypeError(f"the id of a message must be text, not {message_id!r:.100}")
+    if message.kind not in {"user", "notice"}:
+        raise TypeError(f"a message is of kind user or notice, not {message.kind!r}")
 
 
 def same_body(left: UserMessage, right: UserMessage) -> bool:
@@ -251,10 +269,3 @@ class Inbox:
             raise MessageNotPendingError(message_id)
         queue, index = place
         return queue, index, inbox.queue(queue)[index]
-
-
-def _clean_block(block: TextBlock | BinaryBlock) -> TextBlock | BinaryBlock:
-    if isinstance(block, TextBlock):
-        text = clean_text(block.text)
-        return block if text is block.text else TextBlock(text)
-    return block

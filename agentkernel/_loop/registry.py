@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar, final
 
 from .._errors import UnknownNameError
+from .._json import freeze_object
+from .._messages import ToolSpec
 from ..abc import Model, Tool
 from .payload import PreExecute
 
-__all__ = ["Guard", "ModelRegistry", "Registry", "ToolRegistry"]
+__all__ = ["Guard", "ModelRegistry", "Registry", "ToolRegistry", "checked_specs"]
 
 T = TypeVar("T")
 
@@ -117,7 +119,14 @@ class ToolRegistry(Registry[Tool]):
         self._guards: tuple[Guard, ...] = ()
 
     def add(self, tool: Tool) -> Callable[[], None]:
-        """Register a tool under its own name."""
+        """Register a tool under its own name.
+
+        Raises:
+          ValueError: if this registry has a tool of that name.
+          TypeError: if its spec is not text and a JSON schema.
+
+        """
+        checked_specs((tool.spec,))
         return self.register(tool.spec.name, tool)
 
     def adopt(self, other: Registry[Tool]) -> None:
@@ -148,3 +157,19 @@ class ToolRegistry(Registry[Tool]):
         """Every guard that a call passes: the parent's first."""
         above = self._above.guards if self._above is not None else ()
         return above + self._guards
+
+
+def checked_specs(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """Refuse specs that no log could hold.
+
+    Raises:
+      TypeError: if a name or a description is no text, or the parameters are no JSON.
+
+    """
+    checked = tuple(specs)
+    for spec in checked:
+        texts: tuple[object, ...] = (spec.name, spec.description)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"tool {spec.name!r}: name and description must be text")
+        freeze_object(dict(spec.parameters), f"the parameters of tool {spec.name!r}")
+    return checked

@@ -14,7 +14,7 @@ import trio
 
 from .._errors import ModelError
 from .._json import clean_text, freeze_object
-from .._messages import Chunk, ToolFailure, UserMessage
+from .._messages import Chunk, UserMessage
 from .._session.events import (
     AssistantReplied,
     ChunkStreamed,
@@ -27,7 +27,8 @@ from .._session.events import (
 )
 from .._session.repair import MAX_STEPS, failed_result
 from ..abc import Model, ModelRequest, Tool
-from .failure import as_model_error
+from .dispatch import expect
+from .failure import as_model_error, model_failure
 from .inbox import admitted, settle_claim
 from .payload import (
     Assemble,
@@ -40,6 +41,7 @@ from .payload import (
     Retry,
 )
 from .prompt import frozen_variables, join_sections
+from .registry import checked_specs
 from .stream import Answer
 from .toolcalls import run_calls
 
@@ -222,14 +224,13 @@ class Step:
             decision = await self._recover(error, answer, attempt)
             if isinstance(decision, Fail):
                 raise error
-            failure = ToolFailure(error.code, clean_text(error.message))
             delay = max(0.0, decision.delay)
             log.append(
                 RetryScheduled(
                     turn.number,
                     self.number,
                     attempt,
-                    failure,
+                    model_failure(error),
                     delay,
                     usage=answer.usage,
                 )
@@ -267,10 +268,9 @@ class Step:
             or known.model != request.model
             or known.options != request.options
         ):
+            tools = checked_specs(request.tools)
             log.append(
-                RequestConfigured(
-                    request.system, request.tools, request.model, request.options
-                )
+                RequestConfigured(request.system, tools, request.model, request.options)
             )
             turn.check()
         return request
@@ -345,6 +345,7 @@ class Step:
         try:
             with driver.work.doing("listener", "agent/request-error"):
                 decision = await driver.dispatch.waterfall(payload, _fail)
+            expect(decision, Retry, Fail)
         except Exception as raised:  # noqa: BLE001  # the original failure stands, whatever was raised
             turn.check()
             driver.dispatch.report(raised, "a listener of agent/request-error")
@@ -384,6 +385,7 @@ def _detached(request: ModelRequest) -> ModelRequest:
     return msgspec.structs.replace(
         request,
         system=clean_text(request.system),
+        model=clean_text(request.model),
         options=freeze_object(dict(request.options), "options"),
     )
 

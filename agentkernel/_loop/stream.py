@@ -55,11 +55,13 @@ class Answer:
         """Take a chunk; return what observers are shown of it, cleaned, if anything.
 
         Raises:
-          ModelError: if the answer had ended before.
+          ModelError: if the answer had ended before, or it is no chunk.
 
         """
         if isinstance(chunk, (TextChunk, ReasoningChunk)):
+            _require(chunk.text)
             return self._show(_cleaned(chunk)) if chunk.text else None
+        chunk = _sound(chunk)
         if isinstance(chunk, UsageChunk):
             self.usage = _newer(self.usage, chunk.usage)
             return None
@@ -136,6 +138,31 @@ def _call(chunk: ToolCallChunk, call_id: str) -> ToolCall:
     return ToolCall(
         call_id, clean_text(chunk.name), arguments, chunk.provider_id, problem
     )
+
+
+def _require(text: object) -> None:
+    if not isinstance(text, str):
+        raise ModelError(f"the model gave a {type(text).__name__} as text")
+
+
+def _sound(chunk: Chunk) -> Chunk:
+    """Refuse what no log could hold: a stream is anybody's.
+
+    Raises:
+      ModelError: if it is no chunk, or holds what its type does not allow.
+
+    """
+    kind: type[Chunk] = type(chunk)
+    if kind is FinishChunk:
+        return chunk
+    if kind not in {UsageChunk, ToolCallChunk, ReasoningEndChunk}:
+        raise ModelError(f"a stream gives chunks, and not a {kind.__name__}")
+    try:
+        plain: object = msgspec.to_builtins(chunk, builtin_types=(bytes,))
+        return msgspec.convert(plain, kind)
+    except (msgspec.ValidationError, TypeError) as error:
+        text = f"the model gave a {kind.__name__} that is none: {error}"
+        raise ModelError(text) from None
 
 
 def _cleaned(chunk: TextChunk | ReasoningChunk) -> TextChunk | ReasoningChunk:
