@@ -21,7 +21,6 @@ from agentkernel.testing import (
     check_messages,
     install_yielding_listeners,
 )
-
 from tests.property.machines import Answer, Host, QueueName, Reference, World
 
 pytestmark = pytest.mark.clause(

@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 import agentkernel as ak
 from agentkernel._session.fold import Fold
 from agentkernel.testing import check_log, check_messages
-
 from tests.property.logs import Story, stories
 
 QUICK = settings(max_examples=60, deadline=None)

@@ -11,7 +11,6 @@ import agentkernel as ak
 from agentkernel._session.fold import Fold
 from agentkernel._session.repair import repair_facts
 from agentkernel.testing import ScriptedModel, check_log, check_messages
-
 from tests.property.logs import Story, stories
 
 OWNER = "gone"

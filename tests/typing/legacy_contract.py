@@ -6,7 +6,7 @@ surface as an application does that still has trio-typing installed.
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import trio
 
@@ -16,10 +16,14 @@ from agentkernel.testing import Gate, ScriptedModel, call
 from agentkernel.tools import tool
 
 
+def show(*values: object) -> None:
+    """Stand for whatever an application does with what it gets."""
+
+
 @tool(parallel_safe=True)
 async def add(first: int, second: int) -> str:
     """Add two numbers."""
-    await trio.sleep(0)
+    await trio.lowlevel.checkpoint()
     return str(first + second)
 
 
@@ -34,14 +38,14 @@ async def shorten(
 
 async def stopping(payload: ak.TurnStopping) -> None:
     """See a turn's end coming."""
-    await trio.sleep(0)
+    await trio.lowlevel.checkpoint()
     payload.agent.steer("one more thing")
 
 
 def watch(payload: ak.StatusChanged) -> None:
     """Look at a status."""
     status: str = payload.status
-    print(payload.agent.id, status)
+    show(payload.agent.id, status)
 
 
 async def talk(kernel: ak.Kernel) -> ak.Outcome:
@@ -56,17 +60,17 @@ async def talk(kernel: ak.Kernel) -> ak.Outcome:
         woken: bool = agent.wake()
         receipt: ak.CancelReceipt = agent.cancel(ak.USER, keep_inbox=woken, turn=1)
         kept: tuple[str, ...] = receipt.kept
-        print(kept, agent.inbox.next_turn, agent.blockers())
+        show(kept, agent.inbox.next_turn, agent.blockers())
         await agent.when_idle()
         async with agent.ask("again") as reply:
             async for text in reply.text():
-                print(text.upper())
+                show(text.upper())
         async with agent.session.subscribe(after=sent.seq) as events:
             async for item in events:
                 if isinstance(item, ak.SessionEvent):
-                    print(item.seq, item.type)
+                    show(item.seq, item.type)
         number: int = await agent.run_maintenance(maintain)
-        print(number)
+        show(number)
         unregister()
         return reply.outcome
 
@@ -74,7 +78,7 @@ async def talk(kernel: ak.Kernel) -> ak.Outcome:
 async def maintain(signal: ak.TurnSignal) -> int:
     """Work on an idle agent."""
     signal.raise_if_cancelled()
-    await trio.sleep(0)
+    await trio.lowlevel.checkpoint()
     return 1
 
 
@@ -85,11 +89,11 @@ async def main() -> None:
         kernel.models.register("main", model)
         kernel.models.register("other", OpenAIModel("name"))
         kernel.models.register("third", AnthropicModel("name"))
-        print(RetryPolicy())
+        show(RetryPolicy())
         handle: ak.AgentHandle = await kernel.create("s", model="main")
         outcome = await talk(kernel)
         text: str = outcome.text
-        print(text)
+        show(text)
         await handle.dispose()
 
 
