@@ -68,6 +68,7 @@ async def load(
         while page := await _page(store, claim.session_id, after, claim.last_seq):
             log.replay(page)
             after = page[-1].seq
+        await _finish_copy(store, log)
     else:
         await _copy(store, log, opening)
     if log.fold.header is None:
@@ -76,6 +77,27 @@ async def load(
         log.append(fact)
     await trio.lowlevel.checkpoint()
     return log
+
+
+async def _finish_copy(store: SessionStore, log: Log) -> None:  # noqa: ASYNC910  # waits only if it must
+    """Go on with a fork that was cut before all of its history was there.
+
+    Taken as it is, it would be missing a part without saying so, and what waited in
+    its source would be its own.
+
+    A checkpoint only if there is something to copy.
+
+    Cancellation:
+      More of the history was written.
+
+    """
+    header = log.fold.header
+    if header is None or header.lineage.forked_from is None:
+        return  # noqa: ASYNC910  # waits only if it must
+    source, at = header.lineage.forked_from, header.lineage.forked_at or 0
+    if log.last_seq <= at:
+        fork = Opening("fork", None, None, takeover=False, source=source, at=at)
+        await _copy(store, log, fork)
 
 
 async def _copy(store: SessionStore, log: Log, opening: Opening) -> None:
