@@ -12,7 +12,7 @@ import agentkernel as ak
 
 from .measure import Row, Section, Sizes, against, alternate, timed
 from .models import Adds, Answers, Blocks, Drips, add
-from .shell import bare_turns
+from .shell import DrivenShell, bare_turns
 
 __all__ = ["cancelling", "chunk", "late_turn", "tool_turn", "turn", "turns"]
 
@@ -32,14 +32,24 @@ def _of_shell(count: int) -> Section:
 
 
 async def turn(sizes: Sizes) -> Sequence[Row]:
-    async with ak.open_kernel(ak.MemoryStore()) as kernel:
+    count = sizes.turns
+    driven = DrivenShell()
+    async with ak.open_kernel(ak.MemoryStore()) as kernel, trio.open_nursery() as tasks:
         kernel.models.register("fake", Answers())
+        tasks.start_soon(driven.run)
         async with kernel.open("plain", model="fake") as agent:
-            taken, bare = await alternate(
-                sizes.rounds, _of_turns(agent, sizes.turns), _of_shell(2 * sizes.turns)
+            taken, woken, bare = await alternate(
+                sizes.rounds,
+                _of_turns(agent, count),
+                lambda: timed(count, lambda: driven.turns(count)),
+                _of_shell(2 * count),
             )
-    ratio = against(taken, bare)
-    return [Row("turn of three text chunks", "us", taken, "shell", bare, ratio, "3x")]
+        tasks.cancel_scope.cancel()
+    ratio, woken_ratio = against(taken, bare), against(woken, bare)
+    return [
+        Row("turn of three text chunks", "us", taken, "shell", bare, ratio, "3x"),
+        Row("the shell in a driver", "us", woken, "shell", bare, woken_ratio),
+    ]
 
 
 async def tool_turn(sizes: Sizes) -> Sequence[Row]:
