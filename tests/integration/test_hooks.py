@@ -18,7 +18,7 @@ import agentkernel as ak
 from agentkernel.bridges.approvals import Approvals
 from agentkernel.bridges.hooks import MAX_BLOCKS
 from agentkernel.testing import Gate, ScriptedModel, call
-from agentkernel.tools.approval import Policy
+from agentkernel.tools.approval import Policy, Rule
 from tests.integration.hooking import (
     attach,
     has_children,
@@ -188,6 +188,7 @@ async def test_the_start_of_a_session_speaks_before_the_first_request(
                 await turn(agent, "one")
                 await turn(agent, "two")
                 assert entered(agent) == [source, "one", "two"]
+                assert len(facts(agent, ak.HookInvoked)) == 1
     first = model.requests[0].messages[0]
     assert isinstance(first, ak.UserMessage)
     assert first.text == "startup"
@@ -346,6 +347,41 @@ async def test_a_refusal_in_the_last_step_changes_nothing(
     assert len(model.requests) == 2
     assert "no step left" in str(messages(agent)[-1])
     assert not agent.inbox.next_step
+
+
+async def test_a_hook_that_allows_does_not_overrule_a_rule_that_asks(
+    agent: ak.Agent, model: ScriptedModel, tmp_path: Path
+) -> None:
+    """It saves the question of the default, never that of a rule."""
+    line = specific("PreToolUse", permissionDecision="allow")
+    attach(agent, tmp_path, ("PreToolUse", line))
+    approvals = Approvals(agent.kernel, Policy((Rule("ask", "t"),)))
+
+    def answer(payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.ApprovalAsked):
+            approvals.answer(fact.approval_id, "deny")
+
+    agent.on(ak.Appended, answer)
+    agent.tools.add(BodyTool("t", returns_done))
+    model.add([call("t")])
+    await turn(agent)
+    assert codes(agent) == ["DENIED"]
+
+
+async def test_what_a_stop_hook_says_is_nobodys_prompt(
+    agent: ak.Agent, tmp_path: Path
+) -> None:
+    """The hooks of prompts do not see it: they could refuse another hook's words."""
+    stop = "grep -q 'active\": true' || { echo more >&2; exit 2; }"
+    attach(agent, tmp_path, ("UserPromptSubmit", "exit 0"), ("Stop", stop))
+    await turn(agent)
+    assert entered(agent) == ["go", "more"]
+    assert [fact.event for fact in facts(agent, ak.HookInvoked)] == [
+        "UserPromptSubmit",
+        "Stop",
+        "Stop",
+    ]
 
 
 async def test_children_have_their_own_events(
