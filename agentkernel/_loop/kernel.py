@@ -228,15 +228,18 @@ class Kernel:
         Raises:
           SessionExistsError, SessionNotFoundError: as their names say.
           StorageError: if the source cannot be flushed or read.
+          ValueError: if the source has no event `at`.
 
         """
         if isinstance(source, Agent):
-            end = source.session.last_seq if at is None else at
-            await source.session.flush(end)
-            source_id = source.id
+            last, source_id = source.session.last_seq, source.id
         else:
-            source_id = source
-            end = await self._last_seq(source) if at is None else at
+            last, source_id = await self._last_seq(source), source
+        end = last if at is None else at
+        if not 1 <= end <= last:
+            raise ValueError(f"event {end} does not exist in {source_id!r}")
+        if isinstance(source, Agent):
+            await source.session.flush(end)
         opening = Opening(
             "fork", options, parent, takeover=False, source=source_id, at=end
         )

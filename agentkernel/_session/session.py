@@ -12,7 +12,9 @@ from typing import cast, final
 import msgspec
 import trio
 
+from .._errors import WrongThreadError
 from .._json import clean_text, freeze, freeze_object
+from .._util import thread_id
 from .events import (
     BRIDGE_FACTS,
     ApprovalAsked,
@@ -41,6 +43,7 @@ class Session:
     def __init__(self, log: Log, writer: Writer) -> None:
         self._log = log
         self._writer = writer
+        self._thread = thread_id()
 
     @property
     def id(self) -> str:
@@ -109,8 +112,11 @@ class Session:
           TypeError: if the fact is one of the kernel's own, or holds what is not
             JSON.
           AgentDisposedError: if the session is closed.
+          WrongThreadError: if this is not the kernel's thread.
 
         """
+        if thread_id() != self._thread:
+            raise WrongThreadError("session.append")
         if not isinstance(fact, BRIDGE_FACTS):
             raise TypeError(
                 f"{type(fact).__name__} is appended by the kernel alone; "

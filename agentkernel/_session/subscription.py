@@ -144,7 +144,7 @@ class Subscription:
         log = self._log
         end = log.durable_seq if self._durable else log.last_seq
         if isinstance(after, int):
-            after = Cursor(log.claim.epoch, after)
+            after = Cursor(log.claim.epoch, max(0, after))
         base = end
         for start in log.claim.epochs:
             if start.epoch > after.epoch:

@@ -310,6 +310,22 @@ async def test_a_fork_beyond_the_end_of_its_source_is_refused(
             assert [s.session_id for s in await store.sessions()] == ["p"]
 
 
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_a_fork_at_no_event_of_its_source_is_refused(
+    autojump_clock: MockClock, *, by_id: bool
+) -> None:
+    """Else its header would name a place that the source may reach later."""
+    async with (
+        ak.open_kernel(ak.MemoryStore()) as kernel,
+        kernel.open("s", model="m") as agent,
+    ):
+        source = agent.id if by_id else agent
+        for at in (-1, 0, agent.session.last_seq + 1):
+            with pytest.raises(ValueError, match="does not exist"):
+                await kernel.fork(source, at=at)
+        assert [each.session_id for each in await kernel.store.sessions()] == ["s"]
+
+
 @pytest.mark.clause("I3a")
 async def test_a_resume_takes_its_options_from_the_log(
     autojump_clock: MockClock,

@@ -279,6 +279,7 @@ VERBS: dict[str, Callable[[ak.Agent], object]] = {
     "wake": lambda agent: agent.wake(),
     "cancel": lambda agent: agent.cancel(),
     "remove": lambda agent: agent.inbox.remove("parked"),
+    "append": lambda agent: agent.session.append(ak.Extension("x", {})),
 }
 
 

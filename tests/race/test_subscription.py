@@ -246,6 +246,18 @@ async def test_leaving_a_subscription_changes_nothing(
         assert (await agent.outcome(sent.id)).text == "ab"
 
 
+async def test_a_cursor_before_the_first_event_is_the_beginning(
+    autojump_clock: MockClock,
+) -> None:
+    """A number below zero must not count from the end of the tail."""
+    async with opened(ScriptedModel(default=["ok"])) as agent:
+        async with agent.ask("go"):
+            pass
+        everything = agent.session.subscribe(after=0, follow=False)
+        before = agent.session.subscribe(after=-5, follow=False)
+        assert [item async for item in before] == [item async for item in everything]
+
+
 @pytest.mark.clause("L2")
 async def test_a_cancelled_read_consumes_nothing(autojump_clock: MockClock) -> None:
     """The next call returns the item that the cancelled one would have."""
