@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
 from agentkernel.testing import (
     FaultyStore,
     Gate,
+    Hold,
     ScriptedModel,
     call,
     check_log,
@@ -188,3 +189,128 @@ async def test_an_exit_that_an_observer_of_a_stop_asks_for_is_no_veto(
     assert stopped
     assert (await agent.outcome(sent.id)).kind == "aborted"
     assert (await agent.outcome(waiting.id)).kind == "discarded"
+
+
+@pytest.mark.clause("I5b", "D2c")
+async def test_no_outcome_is_told_while_its_turns_flush_is_held(
+    autojump_clock: MockClock, model: ScriptedModel
+) -> None:
+    """The turn has ended in memory; what it is worth is known when it is written."""
+    store = FaultyStore(ak.MemoryStore())
+    async with opened(model, store=store) as agent:
+        await agent.session.flush()
+        sent = agent.followup("go")
+        holds: list[Hold] = []
+        told: list[str] = []
+        once(agent, "turn/end", lambda: holds.append(store.hold("write", times=2)))
+
+        async def wait() -> None:
+            told.append((await agent.outcome(sent.id)).kind)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.sleep(1)
+            early, held = list(told), len(holds)
+            for hold in holds:
+                hold.open()
+        assert (early, held, told) == ([], 1, ["completed"])
+
+
+@pytest.mark.clause("C12b")
+async def test_a_stop_for_a_turn_that_is_over_changes_nothing(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """The button was pressed for the answer before: this one goes on."""
+    gate = Gate()
+    model.add(["one"], ["two ", gate])
+    await agent.outcome(agent.followup("first").id)
+    second = agent.followup("second")
+    await gate.reached()
+    receipt = agent.cancel(turn=1)
+    gate.open()
+    assert receipt == ak.CancelReceipt(effective=False)
+    assert (await agent.outcome(second.id)).kind == "completed"
+
+
+@pytest.mark.clause("T3b")
+async def test_no_body_begins_while_the_write_of_its_call_is_held(
+    autojump_clock: MockClock,
+) -> None:
+    """A crash in that moment would forget that it ran."""
+    store = FaultyStore(ak.MemoryStore())
+    tool = Probe("t")
+    model = ScriptedModel([call("t")], ["done"])
+    async with opened(model, [tool], store=store) as agent:
+        await agent.session.flush()
+        holds: list[Hold] = []
+        once(agent, "tool/call", lambda: holds.append(store.hold("write", times=3)))
+        sent = agent.followup("go")
+        await trio.sleep(1)
+        began, held = len(tool.calls), len(holds)
+        for hold in holds:
+            hold.open()
+        assert (began, held) == (0, 1)
+        assert (await agent.outcome(sent.id)).kind == "completed"
+        assert len(tool.calls) == 1
+
+
+@pytest.mark.clause("C11d", "D3d")
+async def test_what_is_stuck_is_told_and_named(autojump_clock: MockClock) -> None:
+    """A stop that a tool ignores: its owner hears of it, with name and age."""
+    release = trio.Event()
+
+    async def body(_: ak.ToolInvocation) -> ak.ToolOutput:
+        with trio.CancelScope(shield=True):
+            await release.wait()
+        return ak.ToolOutput.of("late")
+
+    async with opened(ScriptedModel([call("t")]), [Probe("t", body)]) as agent:
+        told: list[tuple[str, str]] = []
+        agent.on(
+            ak.AgentStuck, lambda p: told.extend((b.kind, b.name) for b in p.blockers)
+        )
+        agent.followup("go")
+        await wait_all_tasks_blocked()
+        agent.cancel()
+        await trio.sleep(60)
+        release.set()
+        await agent.when_idle()
+        assert told == [("tool", "t")]
+
+
+@pytest.mark.clause("C11c")
+async def test_a_body_that_swallows_its_stop_is_soon_at_rest() -> None:
+    """In real time: the loop below would take the processor for ever.
+
+    It ends by itself after very many rounds, which a body at rest does not reach.
+    """
+    many = 200_000
+    rounds = 0
+    release = trio.Event()
+
+    async def body(_: ak.ToolInvocation) -> ak.ToolOutput:
+        nonlocal rounds
+        while not release.is_set() and rounds < many:
+            try:
+                await release.wait()
+            except trio.Cancelled:
+                rounds += 1
+        return ak.ToolOutput.of("late")
+
+    async with ak.open_kernel(ak.MemoryStore(), stuck_after=0.05) as kernel:
+        kernel.models.register("m", ScriptedModel([call("t")]))
+        tool = Probe("t", body)
+        agent = (await kernel.create("s", model="m", tools=[tool])).agent
+        stuck = trio.Event()
+        agent.on(ak.AgentStuck, lambda _: stuck.set())
+        agent.followup("go")
+        await wait_all_tasks_blocked()
+        agent.cancel()
+        await stuck.wait()
+        before = rounds
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        after = rounds
+        release.set()
+        await agent.when_idle()
+    assert before == after < many
