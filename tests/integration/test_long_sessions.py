@@ -60,7 +60,7 @@ def facts(turns: int) -> Iterator[ak.Fact]:
 
 async def fill(store: ak.SessionStore, events: int) -> None:
     """Put a session of that many events into a store."""
-    claim = await store.claim("long", token="filler", create=True)  # noqa: S106  # a name
+    claim = await store.claim("long", token="filler", create=True)  # noqa: S106  # no secret, a holder's name
     numbers = count(1)
     batch: list[ak.SessionEvent] = []
     for fact in facts(events // PER_TURN):
