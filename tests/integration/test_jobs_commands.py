@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ QUICK = ProcessLimits(grace=0.2)
 
 
 @asynccontextmanager
-async def office(model: ScriptedModel) -> AsyncIterator[tuple[ak.Agent, Jobs]]:
+async def office(model: ScriptedModel) -> AsyncGenerator[tuple[ak.Agent, Jobs]]:
     async with ak.open_kernel(ak.MemoryStore(), strict=True) as kernel:
         kernel.models.register("m", model)
         jobs = Jobs(kernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -82,7 +82,7 @@ def nothing_is_left() -> Iterator[None]:
 @asynccontextmanager
 async def parent_of(
     tool: ak.Tool, *answers: str
-) -> AsyncIterator[tuple[ak.Agent, ScriptedModel]]:
+) -> AsyncGenerator[tuple[ak.Agent, ScriptedModel]]:
     model = ScriptedModel([call(tool.spec.name, prompt="hello")], default=["I see"])
     async with ak.open_kernel(ak.MemoryStore(), strict=True) as kernel:
         kernel.models.register("m", model)
@@ -274,12 +274,8 @@ async def test_lines_are_taken_up_to_a_limit_and_garbage_is_passed_over(
     assert "longer than" in report.failure.message
     report = await run_remote(rude("garbage", tmp_path), "go")
     assert (report.ok, report.text) == (True, "still here")
-    codes = [
-        m["error"]["code"]  # type: ignore[index]  # an error object
-        for m in received(tmp_path, "garbage")
-        if "error" in m
-    ]
-    assert codes == [-32700, -32600]
+    errors = [str(m["error"]) for m in received(tmp_path, "garbage") if "error" in m]
+    assert ["-32700" in errors[0], "-32600" in errors[1]] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -25,7 +25,7 @@ from tests.race.parts import Probe, facts, invalidity, stored, texts
 @asynccontextmanager
 async def family(
     tools: list[ak.Tool] | None = None, **models: ScriptedModel
-) -> AsyncIterator[ak.Agent]:
+) -> AsyncGenerator[ak.Agent]:
     """An agent `s` with the model `parent`; the other models belong to children."""
     async with ak.open_kernel(ak.MemoryStore(), strict=True) as kernel:
         for name, model in models.items():
@@ -323,6 +323,7 @@ async def test_a_child_that_ignores_its_stop_holds_its_place_until_it_has_ended(
         return ak.ToolOutput.of("committed")
 
     child = ScriptedModel([call("hold")], default=["next"])
+    below: ak.Agent | None = None
     subagents = Subagents([Persona("w", model="child")], max_children=1)
     async with family(
         [Probe("hold", body)], parent=ScriptedModel(), child=child
@@ -340,6 +341,7 @@ async def test_a_child_that_ignores_its_stop_holds_its_place_until_it_has_ended(
                 assert [p.agent for p in stuck] == [below]
                 assert described(agent) == [(below.id, None)]
                 gate.open()
+        assert below is not None
         assert described(agent) == [(below.id, None), (below.id, "aborted")]
         assert below.cancel() == ak.CancelReceipt(effective=False)
         assert (await subagents.run(agent, "second")).text == "next"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from itertools import product
 
@@ -12,6 +13,7 @@ import agentkernel as ak
 from agentkernel.testing import (
     Act,
     Scenario,
+    ScriptedModel,
     Stage,
     cancel_and_keep,
     cancel_broadly,
@@ -57,8 +59,17 @@ async def watched(stage: Stage, story: Scenario) -> None:
 
     start = stage.start
 
-    async def start_watched(*args: object, **kwargs: object) -> ak.Agent:
-        agent = await start(*args, **kwargs)  # type: ignore[arg-type]  # passed on
+    async def start_watched(
+        model: ScriptedModel,
+        *,
+        store: ak.SessionStore | None = None,
+        tools: Iterable[ak.Tool] = (),
+        options: ak.AgentOptions | None = None,
+        yielding: bool = True,
+    ) -> ak.Agent:
+        agent = await start(
+            model, store=store, tools=tools, options=options, yielding=yielding
+        )
         stage.kernel.on(ak.AgentDisposed, gone)
         stage.kernel.on(ak.AgentCreated, opened)
         return agent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -39,7 +39,7 @@ class Echo:
     @asynccontextmanager
     async def stream(
         self, request: ak.ModelRequest
-    ) -> AsyncIterator[AsyncIterator[ak.Chunk]]:
+    ) -> AsyncGenerator[AsyncIterator[ak.Chunk]]:
         text = texts(request.messages)[-1]
         self.asked.append(text)
         self.live += 1
@@ -61,7 +61,7 @@ class Echo:
 @asynccontextmanager
 async def opened(
     model: ak.Model, store: ak.SessionStore | None = None
-) -> AsyncIterator[ak.Kernel]:
+) -> AsyncGenerator[ak.Kernel]:
     async with ak.open_kernel(store or ak.MemoryStore(), strict=True) as kernel:
         kernel.models.register("m", model)
         with trio.fail_after(3600):
@@ -162,6 +162,21 @@ async def test_what_is_asked_differently_is_done_anew() -> None:
 
             await run_workflow(kernel, run, session_id="w", options=OPTIONS)
     assert model.asked == ["a", "b", "b"]
+
+
+async def test_branches_that_ask_the_same_keep_their_own_results() -> None:
+    """A restart gives each branch what it was told, though nothing else differs."""
+
+    async def work(flow: Flow) -> list[ak.JsonValue]:
+        return await flow.parallel(asks("same", "same", "same"))
+
+    model = ScriptedModel(["one"], ["two"], ["three"])
+    async with opened(model) as kernel:
+        first = await run_workflow(kernel, work, session_id="w", options=OPTIONS)
+        again = await run_workflow(kernel, work, session_id="w", options=OPTIONS)
+    assert again.value == first.value
+    assert set(again.value) == {"one", "two", "three"}
+    assert again.started == 0
 
 
 async def test_a_pipeline_lets_no_item_wait_for_another() -> None:
