@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from .._json import clean_text
 from .._messages import BinaryBlock, Blob, TextBlock
 
@@ -16,7 +18,7 @@ def clean_block(block: object) -> TextBlock | BinaryBlock:
 
     """
     if isinstance(block, TextBlock):
-        text: object = block.text
+        text = cast("object", block.text)
         if not isinstance(text, str):
             raise TypeError(f"a TextBlock holds text, not {type(text).__name__}")
         clean = clean_text(text)
@@ -24,10 +26,10 @@ def clean_block(block: object) -> TextBlock | BinaryBlock:
     if not isinstance(block, BinaryBlock):
         kind = type(block).__name__
         raise TypeError(f"content must be blocks such as TextBlock, not a {kind}")
-    data: object = block.data
+    data = cast("object", block.data)
     if not isinstance(data, Blob):
         raise TypeError(f"a BinaryBlock holds a Blob, not {type(data).__name__}")
-    names: tuple[object, ...] = (block.media_type, block.name or "")
+    names = cast("tuple[object, ...]", (block.media_type, block.name or ""))
     if not all(isinstance(name, str) for name in names):
         raise TypeError("the media type and the name of a BinaryBlock must be text")
     return block

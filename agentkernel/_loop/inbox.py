@@ -7,7 +7,7 @@ into facts; none of it waits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, final
+from typing import Protocol, cast, final
 
 import msgspec
 from trio.lowlevel import enable_ki_protection
@@ -61,7 +61,7 @@ def _refuse_odd(message: object) -> None:
     if not isinstance(message, UserMessage):
         kind = type(message).__name__
         raise TypeError(f"a message is a text or a UserMessage, not {kind}")
-    message_id: object = message.id
+    message_id = cast("object", message.id)
     if not isinstance(message_id, str):
         raise TypeError(f"the id of a message must be text, not {message_id!r:.100}")
     if message.kind not in {"user", "notice"}:

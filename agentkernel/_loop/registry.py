@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar, final
+from typing import Generic, TypeVar, cast, final
 
 from .._errors import UnknownNameError
 from .._json import freeze_object
@@ -168,7 +168,7 @@ def checked_specs(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
     """
     checked = tuple(specs)
     for spec in checked:
-        texts: tuple[object, ...] = (spec.name, spec.description)
+        texts = cast("tuple[object, ...]", (spec.name, spec.description))
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"tool {spec.name!r}: name and description must be text")
         freeze_object(dict(spec.parameters), f"the parameters of tool {spec.name!r}")
