@@ -145,7 +145,7 @@ class Dispatcher:
         logger.debug("the error was", exc_info=error)
         self.notify(ErrorReported, error, where)
 
-    async def serial(self, payload: Serial[P]) -> None:
+    async def serial(self, payload: Serial[P]) -> None:  # noqa: ASYNC910  # waits only if it must
         """Await the listeners one after the other; what one raises ends the series.
 
         A checkpoint only if a listener passes one.
@@ -156,7 +156,7 @@ class Dispatcher:
         """
         for registration in self.listeners(type(payload)):
             if payload.signal.cancelled:
-                return
+                return  # noqa: ASYNC910  # waits only if it must
             token = initiator.set(self._agent)
             try:
                 await _awaited(registration.fn, payload)

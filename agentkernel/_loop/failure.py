@@ -64,7 +64,8 @@ def cancelled_part(error: BaseException) -> BaseException | None:
         return error
     known = any(isinstance(leaf, trio.Cancelled) for leaf in leaves(error))
     if known and isinstance(error, BaseExceptionGroup):
-        return error.split(trio.Cancelled)[0]
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return group.split(trio.Cancelled)[0]
     return None
 
 
@@ -94,7 +95,9 @@ def fault(error: BaseException, *, stopped: bool) -> BaseException | None:
 def describe(error: BaseException) -> str:
     """Name an error for a model or a log: its type and text, of its leaves if grouped."""
     parts = [
-        f"{type(leaf).__name__}: {said}" if (said := _said(leaf)) else type(leaf).__name__
+        f"{type(leaf).__name__}: {said}"
+        if (said := _said(leaf))
+        else type(leaf).__name__
         for leaf in leaves(error)
     ]
     text = "; ".join(dict.fromkeys(parts))

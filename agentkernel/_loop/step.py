@@ -140,7 +140,7 @@ class Step:
         sections = driver.prompt.sections()
         base = driver.options.system
         if not sections and not driver.dispatch.listeners(Assemble):
-            return base
+            return base  # noqa: ASYNC910  # waits only if it must
         payload = Assemble(
             driver.agent, self.turn.signal, sections, frozen_variables(driver.prompt)
         )
@@ -162,7 +162,7 @@ class Step:
         driver, turn = self._driver, self.turn
         messages = tuple(m for _, m in self._log.fold.inbox.claimed.values())
         if not driver.dispatch.listeners(PreStep):
-            return Enter(messages)
+            return Enter(messages)  # noqa: ASYNC910  # waits only if it must
         payload = PreStep(driver.agent, turn.signal, turn.number, self.number, messages)
         with driver.work.doing("listener", "agent/pre-step"):
             decision = await driver.dispatch.waterfall(payload, _enter_all)
@@ -273,7 +273,7 @@ class Step:
                 RequestConfigured(request.system, tools, request.model, request.options)
             )
             turn.check()
-        return request
+        return request  # noqa: ASYNC910  # waits only if it must
 
     async def _attempt(
         self, request: ModelRequest, answer: Answer, attempt: int
@@ -297,11 +297,11 @@ class Step:
                                 break
                             self._take(chunk, answer, attempt)
                     finally:
-                        await _close(chunks)
+                        await _close(chunks)  # noqa: ASYNC102  # the generator sees the cancellation as well
         except Exception as error:
             if turn.stopped:
                 raise
-            return as_model_error(error)
+            return as_model_error(error)  # noqa: ASYNC910  # waits only if it must
         if answer.finish is None and not turn.stopped:
             return ModelError(
                 "the stream ended before the answer did",
@@ -332,7 +332,7 @@ class Step:
         """
         driver, turn = self._driver, self.turn
         if not driver.dispatch.listeners(RequestError):
-            return Fail()
+            return Fail()  # noqa: ASYNC910  # waits only if it must
         payload = RequestError(
             driver.agent,
             turn.signal,
@@ -349,12 +349,12 @@ class Step:
         except Exception as raised:  # noqa: BLE001  # the original failure stands, whatever was raised
             turn.check()
             driver.dispatch.report(raised, "a listener of agent/request-error")
-            return Fail()
+            return Fail()  # noqa: ASYNC910  # waits only if it must
         turn.check()
         return decision
 
 
-async def _close(chunks: object) -> None:
+async def _close(chunks: object) -> None:  # noqa: ASYNC910  # waits only if it must
     """Close a generator in this task when its reader has left early.
 
     A checkpoint only if the generator's cleanup passes one.
@@ -365,7 +365,7 @@ async def _close(chunks: object) -> None:
     """
     aclose = getattr(chunks, "aclose", None)
     if aclose is None:
-        return
+        return  # noqa: ASYNC910  # waits only if it must
     try:
         await aclose()
     except BaseExceptionGroup as group:
@@ -375,9 +375,9 @@ async def _close(chunks: object) -> None:
             raise
 
 
-async def _enter_all(payload: PreStep) -> Enter:  # noqa: RUF029  # a waterfall's base is awaited
+async def _enter_all(payload: PreStep) -> Enter:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited
     """Let the whole batch enter: the default decision."""
-    return Enter(payload.messages)
+    return Enter(payload.messages)  # noqa: ASYNC910  # waits only if it must
 
 
 def _detached(request: ModelRequest) -> ModelRequest:
@@ -390,11 +390,11 @@ def _detached(request: ModelRequest) -> ModelRequest:
     )
 
 
-async def _unchanged(payload: Request) -> ModelRequest:  # noqa: RUF029  # a waterfall's base is awaited
+async def _unchanged(payload: Request) -> ModelRequest:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited
     """Send the request as it is: the default decision."""
-    return payload.request
+    return payload.request  # noqa: ASYNC910  # waits only if it must
 
 
-async def _fail(payload: RequestError) -> Fail:  # noqa: RUF029  # a waterfall's base is awaited
+async def _fail(payload: RequestError) -> Fail:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited
     """Let the failure stand: the default decision."""
-    return Fail()
+    return Fail()  # noqa: ASYNC910  # waits only if it must

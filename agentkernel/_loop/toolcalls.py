@@ -106,7 +106,6 @@ async def _run_together(turn: Turn, frames: list[_Call], limit: int) -> None:
 
     async def run(frame: _Call) -> None:
         nonlocal left
-        frame.slots = slots
         try:
             await frame.run()
         finally:
@@ -120,6 +119,7 @@ async def _run_together(turn: Turn, frames: list[_Call], limit: int) -> None:
         await slots.acquire()
         if turn.stopped:
             return
+        frame.slots = slots
         turn.nursery.start_soon(run, frame, name=f"tool {frame.call.name}")
     await ended.wait()
 
@@ -148,7 +148,7 @@ class _Call:
         """Whether it may overlap; a call that cannot run harms nobody."""
         return self._tool is None or self._tool.parallel_safe
 
-    async def run(self) -> None:
+    async def run(self) -> None:  # noqa: ASYNC910  # waits only if it must
         """Take the call through its pipeline and append its one result.
 
         A checkpoint only if something in it passes one.
@@ -162,13 +162,13 @@ class _Call:
             output = await self._pipeline()
         except Refused as refused:
             output = ToolOutput(error=refused.failure)
-        except BaseException as error:  # noqa: BLE001  # sorted and noted; the cancellation in it goes on
+        except BaseException as error:  # noqa: ASYNC103, BLE001  # sorted and noted; the cancellation in it goes on
             stopped = turn.stopped or cancelled_here()
             self._finish(self._failed(error, stopped=stopped))
             cancelled = cancelled_part(error)
             if cancelled is not None and cancelled_here():
-                raise cancelled  # noqa: B904  # it is what was caught, or a part of it
-            return
+                raise cancelled  # noqa: ASYNC104, B904  # it is what was caught, or a part of it
+            return  # noqa: ASYNC104, ASYNC910  # the scope of the call ends here
         self._finish(output)
 
     def _failed(self, error: BaseException, *, stopped: bool) -> ToolOutput:
@@ -280,8 +280,8 @@ class _Call:
             reason = clean_text(decision.reason) or "no reason was given"
             raise Refused(ToolFailure("DENIED", f"The call was denied: {reason}"))
         if decision.arguments is None:
-            return arguments
-        return checked_arguments(tool, decision.arguments)
+            return arguments  # noqa: ASYNC910  # waits only if it must
+        return checked_arguments(tool, decision.arguments)  # noqa: ASYNC910  # waits only if it must
 
     def _guard(self, invocation: ToolInvocation) -> None:
         """Ask the guards, who have the last word before the body."""
@@ -387,6 +387,6 @@ class _Call:
         return self._driver.work.doing(kind, name)
 
 
-async def _keep_output(payload: PostExecute) -> ToolOutput:  # noqa: RUF029  # a waterfall's base is awaited
+async def _keep_output(payload: PostExecute) -> ToolOutput:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited
     """Show the output as it is: the default decision."""
-    return payload.output
+    return payload.output  # noqa: ASYNC910  # waits only if it must
