@@ -51,7 +51,7 @@ def compare(distribution: str, peer: Peer) -> None:
         works: dict[str, Callable[[], Awaitable[str]]] = {
             "turn of three text chunks": peer.turn,
             "turn with one tool call": peer.tool_turn,
-            f"turn {_LATE} of a conversation": peer.talk,
+            f"turns behind the {_LATE}th of a conversation": peer.talk,
         }
         for work, once in works.items():
             late = once == peer.talk
