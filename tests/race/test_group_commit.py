@@ -133,3 +133,57 @@ async def test_a_flush_of_what_could_not_be_written_never_returns_as_if_it_were(
         store.mend()
         await agent.session.flush(sent.seq)
         assert raised == [durable]
+
+
+@pytest.mark.clause("D2d")
+async def test_a_flush_that_is_given_up_ends_at_once(
+    autojump_clock: MockClock, model: ScriptedModel
+) -> None:
+    """The disk is back after five seconds; who waits for one, waits for one."""
+    store = FaultyStore(ak.MemoryStore())
+    async with opened(model, store=store) as agent, trio.open_nursery() as nursery:
+        await agent.session.flush()
+        held = store.hold("write")
+
+        async def mend() -> None:
+            await trio.sleep(5)
+            held.open()
+
+        nursery.start_soon(mend)
+        sent = agent.inject("a note")
+        began = trio.current_time()
+        with trio.move_on_after(1) as scope:
+            await agent.session.flush(sent.seq)
+        waited = trio.current_time() - began
+        await agent.session.flush(sent.seq)
+        assert (scope.cancelled_caught, waited) == (True, 1)
+        assert trio.current_time() - began == 5
+
+
+@pytest.mark.clause("L2", "D2b")
+async def test_a_durable_reader_is_shown_nothing_while_its_write_is_held(
+    autojump_clock: MockClock, model: ScriptedModel
+) -> None:
+    """Another reader, who did not ask for that, has seen it meanwhile."""
+    store = FaultyStore(ak.MemoryStore())
+    async with opened(model, store=store) as agent, trio.open_nursery() as nursery:
+        await agent.session.flush()
+        held = store.hold("write")
+        seen: dict[bool, list[int]] = {True: [], False: []}
+
+        async def read(*, durable: bool) -> None:
+            async with agent.session.subscribe(durable=durable) as items:
+                async for item in items:
+                    assert isinstance(item, ak.SessionEvent)
+                    seen[durable].append(item.seq)
+
+        nursery.start_soon(lambda: read(durable=True))
+        nursery.start_soon(lambda: read(durable=False))
+        sent = agent.inject("a note")
+        await trio.sleep(1)
+        early = {durable: sent.seq in seqs for durable, seqs in seen.items()}
+        held.open()
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+        assert early == {True: False, False: True}
+        assert sent.seq in seen[True]
