@@ -6,10 +6,11 @@ from tests.conformance.reported import ABSENT, CASES, README, places_of, rewritt
 
 
 def test_every_reported_fault_is_tested_or_there_is_a_reason_why_not() -> None:
-    """Never both: a reason that has had its day is taken out."""
+    """A reason that has had its day is taken out."""
     tested = places_of().keys()
     assert len(set(CASES)) == len(CASES) == 117
-    assert {case for case in CASES if case not in tested} == ABSENT.keys()
+    untested = {case.partition("-")[0] for case in CASES if case not in tested}
+    assert untested == ABSENT.keys()
 
 
 def test_every_mark_names_a_reported_fault() -> None:
