@@ -22,10 +22,7 @@ from typing import TYPE_CHECKING, Literal, final
 import trio
 from trio.lowlevel import ParkingLot, disable_ki_protection, enable_ki_protection
 
-from .._errors import (
-    AgentDisposedError,
-    StorageError,
-)
+from .._errors import AgentDisposedError, StorageError
 from .._messages import UserMessage
 from .._session.events import Ending, Queue, SessionEvent
 from .._session.log import Log
@@ -90,8 +87,9 @@ class Driver:
         self.lifecycle: Literal["live", "disposing", "closed"] = "live"
         # Set when the driver has exited and the session is closed.
         self.gone: trio.Event = trio.Event()
-        # What could not be written when the session was closed.
+        # What could not be written at the end, and whether who disposed was told.
         self.close_failure: StorageError | None = None
+        self.failure_told = False
         # The last turn whose flush has settled: outcomes up to here are final.
         self.settled_turn: int = log.fold.last_turn
         # Where callers wait: for outcomes that may have become final, for idle.
@@ -308,6 +306,8 @@ class Driver:
                 await self.commons.writer.close(self.log)
         except StorageError as error:
             self.close_failure = error
+        except BaseException as error:  # noqa: ASYNC103, BLE001  # the agent leaves, whatever its store does
+            self.commons.crash(error)
         self.lifecycle = "closed"
         if self.status == "running":
             self._become_idle()

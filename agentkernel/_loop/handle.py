@@ -71,4 +71,5 @@ class AgentHandle:
             refuse_own_turn(driver, "dispose")
         await driver.gone.wait()
         if driver.close_failure is not None:
+            driver.failure_told = True
             raise driver.close_failure

@@ -28,7 +28,6 @@ class Roster:
       ending: whether the end of the kernel has begun: nobody is added any more.
       hosted: set when drivers can be started.
       left: set when the nursery of the drivers has been left.
-      close_failures: what could not be written when the kernel ended.
 
     """
 
@@ -39,7 +38,7 @@ class Roster:
         self.ending: bool = False
         self.hosted: trio.Event = trio.Event()
         self.left: trio.Event = trio.Event()
-        self.close_failures: list[StorageError] = []
+        self._failed: list[Driver] = []
         self._ended = trio.Event()
 
     def add(self, agent: Agent, driver: Driver) -> None:
@@ -124,14 +123,15 @@ class Roster:
         while self.drivers:
             driver = next(iter(self.drivers.values()))
             await driver.gone.wait()
-            if driver.close_failure is not None:
-                self.close_failures.append(driver.close_failure)
             self.drivers.pop(driver.agent, None)
         self._ended.set()
         await self.left.wait()
 
     def _forget(self, agent: Agent) -> None:
         """Let an agent leave; its driver calls this when it is gone."""
+        driver = self.drivers[agent]
+        if driver.close_failure is not None:
+            self._failed.append(driver)
         self.agents.pop(agent.id, None)
         if not self.ending:
             self.drivers.pop(agent, None)
@@ -140,6 +140,15 @@ class Roster:
         self.ending = True
         for driver in tuple(self.drivers.values()):
             driver.begin_disposal()
+
+    @property
+    def close_failures(self) -> tuple[StorageError, ...]:
+        """What could not be written when agents left, and nobody was told of."""
+        return tuple(
+            driver.close_failure
+            for driver in self._failed
+            if driver.close_failure is not None and not driver.failure_told
+        )
 
     def _driver_of(self, log: Log) -> Driver | None:
         agent = self.agents.get(log.id)

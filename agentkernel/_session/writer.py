@@ -307,4 +307,20 @@ class Writer:
             with trio.CancelScope(shield=True):
                 log.close()
                 self.forget(log)
-                await self.store.release(log.claim)
+                await self._release(log.claim)
+
+    async def _release(self, claim: Claim) -> None:
+        """Give a claim back; whatever a store raises is a failure of the store.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Shielded by its caller.
+
+        """
+        try:
+            await self.store.release(claim)
+        except StorageError:
+            raise
+        except Exception as error:  # a store may be anybody's
+            raise StorageError(f"{type(error).__name__}: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import pytest
 import trio
@@ -330,3 +331,50 @@ async def test_a_takeover_ends_the_agent_of_the_old_owner(
             events = await stored(store)
             assert len(events) == mine.agent.session.last_seq >= durable
             assert [e.seq for e in events] == list(range(1, len(events) + 1))
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), SystemExit(3)], ids=repr)
+async def test_an_agent_leaves_whatever_its_store_raises(
+    autojump_clock: MockClock, error: BaseException
+) -> None:
+    """A store is anybody's; one that cannot give a claim back must not be waited for."""
+
+
+    async def live(store: ak.SessionStore, *, owned: bool) -> None:
+        async with ak.open_kernel(store) as kernel:
+            handle = await kernel.create("s")
+            if owned:
+                await handle.dispose()
+
+    expected = ak.StorageError if isinstance(error, Exception) else type(error)
+    for owned in (True, False):
+        store = FaultyStore(ak.MemoryStore())
+        store.fail("release", error=cast("Exception", error))
+        with trio.fail_after(60), pytest.raises(expected):
+            await live(store, owned=owned)
+
+
+async def test_the_block_tells_of_a_loss_that_nobody_else_was_told_of(
+    autojump_clock: MockClock,
+) -> None:
+    """A child that goes with its parent has no owner who would hear of it."""
+    store = FaultyStore(ak.MemoryStore())
+
+    async def live() -> None:
+        async with ak.open_kernel(store) as kernel:
+            parent = await kernel.create("parent")
+            child = await kernel.create("child", parent=parent.agent)
+            child.agent.inject("kept?")
+            store.fail("write", times=math.inf)
+            await parent.dispose()
+            store.mend()
+
+    with pytest.raises(ak.StorageError, match="scripted"):
+        await live()
+    async with ak.open_kernel(store) as kernel:
+        owned = await kernel.create("owned")
+        owned.agent.inject("kept?")
+        store.fail("write", times=math.inf)
+        with pytest.raises(ak.StorageError, match="scripted"):
+            await owned.dispose()
+        store.mend()
