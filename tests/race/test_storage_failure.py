@@ -339,7 +339,6 @@ async def test_an_agent_leaves_whatever_its_store_raises(
 ) -> None:
     """A store is anybody's; one that cannot give a claim back must not be waited for."""
 
-
     async def live(store: ak.SessionStore, *, owned: bool) -> None:
         async with ak.open_kernel(store) as kernel:
             handle = await kernel.create("s")
