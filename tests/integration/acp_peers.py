@@ -7,6 +7,7 @@ fixed version, into the checkout's build folder.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -40,12 +41,19 @@ def node_peer() -> tuple[str, ...]:
     package = folder / "node_modules" / "@agentclientprotocol" / "sdk"
     if not package.is_dir():
         _run(
-            *("npm", "install", "--silent", "--no-fund", "--prefix", str(folder)),
+            *(_tool("npm"), "install", "--silent", "--no-fund"),
+            *("--prefix", str(folder)),
             f"@agentclientprotocol/sdk@{NODE_VERSION}",
         )
-    node = shutil.which("node")
-    assert node is not None, "the TypeScript example needs node"
-    return (node, str(package / "dist" / "examples" / "agent.js"))
+    return (_tool("node"), str(package / "dist" / "examples" / "agent.js"))
+
+
+def _tool(name: str) -> str:
+    """Find a program of Node.js: the machine's, or the one beside this Python."""
+    beside = f"{os.environ.get('PATH', '')}{os.pathsep}{Path(sys.executable).parent}"
+    found = shutil.which(name, path=beside)
+    assert found is not None, f"the TypeScript example needs {name}"
+    return found
 
 
 def _run(*command: str) -> None:
