@@ -14,7 +14,14 @@ import trio
 
 from .._errors import SessionFormatError
 from .._messages import ToolFailure
-from .._session.events import FORMAT, Lineage, SessionEvent, SessionHeader
+from .._session.events import (
+    FORMAT,
+    Fact,
+    InboxSpliced,
+    Lineage,
+    SessionEvent,
+    SessionHeader,
+)
 from .._session.log import Log
 from .._session.repair import closing_facts, discard_facts, repair_facts
 from ..abc import Append, Claim, SessionStore
@@ -64,11 +71,13 @@ async def load(
         options = opening.options or AgentOptions()
         log.append(SessionHeader(FORMAT, options.as_json(), lineage_of(opening.parent)))
     elif opening.source_kind == "resume":
-        after = 0
-        while page := await _page(store, claim.session_id, after, claim.last_seq):
+        last: SessionEvent | None = None
+        while page := await _page(
+            store, claim.session_id, 0 if last is None else last.seq, claim.last_seq
+        ):
             log.replay(page)
-            after = page[-1].seq
-        await _finish_copy(store, log)
+            last = page[-1]
+        await _finish_copy(store, log, last)
     else:
         await _copy(store, log, opening)
     if log.fold.header is None:
@@ -79,7 +88,9 @@ async def load(
     return log
 
 
-async def _finish_copy(store: SessionStore, log: Log) -> None:  # noqa: ASYNC910  # waits only if it must
+async def _finish_copy(  # noqa: ASYNC910  # waits only if it must
+    store: SessionStore, log: Log, last: SessionEvent | None
+) -> None:
     """Go on with a fork that was cut before all of its history was there.
 
     Taken as it is, it would be missing a part without saying so, and what waited in
@@ -95,7 +106,9 @@ async def _finish_copy(store: SessionStore, log: Log) -> None:  # noqa: ASYNC910
     if header is None or header.lineage.forked_from is None:
         return  # noqa: ASYNC910  # waits only if it must
     source, at = header.lineage.forked_from, header.lineage.forked_at or 0
-    if log.last_seq <= at:
+    if log.last_seq <= at or (
+        log.last_seq == at + 1 and last is not None and _is_discard(last.data)
+    ):
         fork = Opening("fork", None, None, takeover=False, source=source, at=at)
         await _copy(store, log, fork)
 
@@ -117,10 +130,16 @@ async def _copy(store: SessionStore, log: Log, opening: Opening) -> None:
         log.replay(events)
         log.skip_to(events[-1].seq)
     fold = log.fold
-    for fact in closing_facts(fold, started=_LEFT, unstarted=_LEFT):
-        log.append(fact)
+    # First what a resume could not tell from the fork's own, if the rest were lost.
     for fact in discard_facts(fold):
         log.append(fact)
+    for fact in closing_facts(fold, started=_LEFT, unstarted=_LEFT):
+        log.append(fact)
+
+
+def _is_discard(fact: Fact) -> bool:
+    """Whether it may be the first of two that discard what a fork does not inherit."""
+    return isinstance(fact, InboxSpliced) and fact.outcome == "discarded"
 
 
 async def _page(

@@ -57,3 +57,54 @@ async def test_a_resume_of_a_whole_fork_adds_nothing_to_it() -> None:
         before = await stored(inner, "fork")
         await (await kernel.resume("fork")).dispose()
         assert await stored(inner, "fork") == before
+
+
+@pytest.mark.clause("I3a", "D5a")
+async def test_a_fork_inherits_no_input_wherever_its_last_write_is_torn() -> None:
+    """A store of files may keep the beginning of a write; what follows is repaired."""
+    steering = ak.UserMessage("steering", (ak.TextBlock("not the fork's either"),))
+    entered = ak.UserMessage("entered", (ak.TextBlock("the fork's as well"),))
+    open_turn: list[ak.Fact] = [
+        *facts(1),
+        ak.InboxSpliced("next_turn", inserted=(entered, WAITING)),
+        ak.TurnStarted(2),
+        ak.InboxSpliced("next_turn", removed=("entered",), outcome="claimed"),
+        ak.StepStarted(2, 1),
+        ak.MessageEntered(entered),
+        ak.InboxSpliced("next_step", inserted=(steering,)),
+        ak.ChunkStreamed(2, 1, 1, ak.TextChunk("half an ans")),
+    ]
+    events = [ak.SessionEvent(n, float(n), fact) for n, fact in enumerate(open_turn, 1)]
+    inner = await plant(events, "source")
+    async with ak.open_kernel(inner, strict=True) as kernel:
+        kernel.models.register("m", ScriptedModel(default=["ok"]))
+        await (await kernel.fork("source", "fork")).dispose()
+    whole = await stored(inner, "fork")
+    assert len(whole) - len(events) == 5
+    for kept in range(len(events), len(whole) + 1):
+        torn = await plant(whole[:kept], "fork")
+        claim = await torn.claim("source", token="copy", create=True)  # noqa: S106  # a name
+        await torn.write([ak.Append(claim, events)])
+        await torn.release(claim)
+        async with ak.open_kernel(torn, strict=True) as kernel:
+            kernel.models.register("m", ScriptedModel(default=["ok"]))
+            agent = (await kernel.resume("fork")).agent
+            assert (agent.inbox.next_turn, agent.inbox.next_step) == ((), ()), kept
+            assert [
+                m.id for m in agent.session.messages if isinstance(m, ak.UserMessage)
+            ]
+            await agent.session.flush()
+            check_log(await stored(torn, "fork"))
+
+
+async def test_a_resume_keeps_the_first_input_that_a_fork_was_given() -> None:
+    """It stands where a fork's own clearing up would: it is none."""
+    inner = await source()
+    async with ak.open_kernel(inner, strict=True) as kernel:
+        kernel.models.register("m", ScriptedModel(default=["ok"]))
+        handle = await kernel.fork("source", "fork", at=50)
+        note = handle.agent.inject("mine")
+        await handle.dispose()
+        assert (await stored(inner, "fork"))[-1].seq == 51
+        agent = (await kernel.resume("fork")).agent
+        assert [m.id for m in agent.inbox.next_step] == [note.id]
