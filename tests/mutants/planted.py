@@ -6,6 +6,7 @@ clause that it breaks and the tests that must notice it.
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,7 @@ _PARTS: tuple[str, ...] = (
     "LICENSE",
 )
 _LIMIT = 60
+_MEMORY = 4 << 30
 # The rest of the quick suite, for what the named tests did not notice.
 _REST = tuple(
     f"tests/{suite}"
@@ -177,20 +179,23 @@ def _first_failure(
     """Run tests until one fails; name it, None if none does."""
     command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "--no-header"]
     command += ["-p", "no:cacheprovider", "--hypothesis-seed=0", *tests]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=copy,
-            capture_output=True,
-            text=True,
-            timeout=limit,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"a hang of more than {limit} s"
-    if done.returncode == 0:
+    with subprocess.Popen(
+        command, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        # A fault may make a loop endless or let it eat memory, and whoever stops the
+        # run may leave this process behind: the system bounds it in any case.
+        resource.prlimit(process.pid, resource.RLIMIT_CPU, (limit, limit))
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return f"a hang of more than {limit} s"
+    if process.returncode == 0:
         return None
-    for line in done.stdout.splitlines():
+    for line in output.splitlines():
         if line.startswith(("FAILED tests/", "ERROR tests/")):
             return line.split(" ", 1)[1].split(" - ")[0]
-    raise RuntimeError(f"the tests did not run:\n{done.stdout}{done.stderr}")
+    if process.returncode < 0:
+        return f"the end of its process by signal {-process.returncode}"
+    raise RuntimeError(f"the tests did not run:\n{output}")
