@@ -231,7 +231,9 @@ class Agent:
     async def outcome(self, message_id: str) -> Outcome:
         """Wait until it is final what became of a message.
 
-        That is when the flush of its turn has settled, or when it was discarded.
+        That is when the flush of its turn has settled, or when it was discarded. A
+        message whose turn ended `error` before it entered is pending again, parked;
+        its outcome is that error until a later turn claims it.
         Always a checkpoint.
 
         Cancellation:

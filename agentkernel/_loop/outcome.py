@@ -66,15 +66,17 @@ async def wait_outcome(driver: Driver, message_id: str) -> Outcome:
 def _outcome_of(driver: Driver, record: MessageRecord) -> Outcome | None:
     if record.state == "discarded":
         return Outcome("discarded")
-    if record.turn is None or record.turn > driver.settled_turn:
+    pending = record.state == "pending"
+    number = record.returned_by if pending else record.turn
+    if number is None or number > driver.settled_turn or record.state == "claimed":
         return None
-    turn = driver.log.fold.turns[record.turn]
-    if turn.ending is None or record.state in {"pending", "claimed"}:
+    turn = driver.log.fold.turns[number]
+    if turn.ending is None or (pending and turn.ending.kind != "error"):
         return None
     return Outcome(
         turn.ending.kind,
-        record.turn,
-        turn.final,
+        number,
+        None if pending else turn.final,
         turn.ending.code,
         turn.ending.message,
     )

@@ -66,12 +66,15 @@ class MessageRecord(msgspec.Struct, gc=False):
 
     Attributes:
       body: the message as it was first accepted: a repeated send is compared with it.
+      turn: the turn that has claimed it, None while it is pending.
+      returned_by: the last turn that claimed it and put it back.
 
     """
 
     body: UserMessage
     state: MessageState = "pending"
     turn: int | None = None
+    returned_by: int | None = None
 
 
 class TurnRecord(msgspec.Struct, gc=False):
@@ -231,6 +234,7 @@ def _spliced(fold: Fold, fact: InboxSpliced) -> None:
             inbox.claimed.pop(message.id, None)
             record = fold.messages.setdefault(message.id, MessageRecord(message))
             record.state = "pending"
+            record.returned_by = record.turn or record.returned_by
             record.turn = None
         inbox.queue(fact.target)[fact.start : fact.start] = fact.inserted
 

@@ -244,3 +244,27 @@ async def test_events_show_where_an_attempt_was_discarded(
             "turn/end",
         ]
         assert reply.outcome.text == "Hello"
+
+
+@pytest.mark.clause("I5b", "T8")
+async def test_an_asker_learns_that_the_turn_failed_before_its_message_entered(
+    autojump_clock: MockClock,
+) -> None:
+    """The message is parked, and may wait for ever: who asks must not wait with it."""
+    model = ScriptedModel(default=["fine"])
+    async with opened(model) as agent:
+
+        async def fail(_payload: ak.PreStep, _next: object) -> ak.Enter:
+            await trio.lowlevel.checkpoint()
+            raise RuntimeError("boom")
+
+        unregister = agent.on(ak.PreStep, fail)
+        with trio.fail_after(60):
+            async with agent.ask("hello") as reply:
+                pass
+        assert reply.outcome.kind == "error"
+        assert [m.id for m in agent.inbox.next_turn] == [reply.sent.id]
+        unregister()
+        assert agent.wake()
+        await agent.when_idle()
+        assert (await agent.outcome(reply.sent.id)).text == "fine"
