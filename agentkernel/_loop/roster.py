@@ -70,6 +70,7 @@ class Roster:
                     nursery.start_soon(self._commons.watchdog.run)
                     self._commons.writer.on_failure = self._storage_failed
                     self._commons.writer.on_write = self._write_began
+                    self._commons.writer.on_fatal = self._commons.crash
                     self.hosted.set()
                     await self._ended.wait()
                     nursery.cancel_scope.cancel()

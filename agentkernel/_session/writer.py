@@ -53,6 +53,8 @@ class Writer:
         # Told once per outage and log, and once for a session taken over.
         self.on_failure: Callable[[Log, StorageError], None] | None = None
         self.on_write: Callable[[], None] | None = None
+        # Told of what a store raised that is no Exception.
+        self.on_fatal: Callable[[BaseException], None] | None = None
         # Sessions that may have events to write, in the order of their first kick.
         self._dirty: dict[Log, None] = {}
         self._kicked = trio.Event()
@@ -221,6 +223,13 @@ class Writer:
         except Exception as error:  # a store may be anybody's
             logger.debug("the store raised", exc_info=True)
             return StorageError(f"{type(error).__name__}: {error}")  # noqa: ASYNC910  # waits only if it must
+        except trio.Cancelled:
+            raise
+        except BaseException as error:  # noqa: ASYNC103  # it leaves the kernel; the writer is needed for the end
+            if self.on_fatal is None:
+                raise
+            self.on_fatal(error)
+            return StorageError(type(error).__name__)  # noqa: ASYNC910  # waits only if it must
         for append, log in zip(batch, owners, strict=True):
             if log.id in lost:
                 self._displace(log)

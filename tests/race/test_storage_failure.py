@@ -353,6 +353,29 @@ async def test_an_agent_leaves_whatever_its_store_raises(
             await live(store, owned=owned)
 
 
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("error", [SystemExit(3), BaseException("odd")], ids=repr)
+@pytest.mark.parametrize("nth", range(1, 5))
+async def test_what_a_store_raises_and_is_no_exception_leaves_the_kernel(
+    autojump_clock: MockClock, nth: int, error: BaseException, *, waits: bool
+) -> None:
+    """It ends the block as itself, and what waits for a write is released."""
+    store = FaultyStore(ak.MemoryStore(), waits=waits)
+    store.fail("write", nth=nth, error=cast("Exception", error))
+
+    async def live() -> None:
+        async with ak.open_kernel(store) as kernel:
+            kernel.models.register("m", ScriptedModel(default=["a", 0.1, "b"]))
+            async with kernel.open("s", model="m") as agent:
+                for _ in range(5):
+                    agent.followup("go")
+                    await agent.when_idle()
+
+    with trio.fail_after(60), pytest.raises(type(error)) as caught:
+        await live()
+    assert caught.value is error
+
+
 async def test_the_block_tells_of_a_loss_that_nobody_else_was_told_of(
     autojump_clock: MockClock,
 ) -> None:
