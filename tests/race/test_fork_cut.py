@@ -83,7 +83,7 @@ async def test_a_fork_inherits_no_input_wherever_its_last_write_is_torn() -> Non
     assert len(whole) - len(events) == 5
     for kept in range(len(events), len(whole) + 1):
         torn = await plant(whole[:kept], "fork")
-        claim = await torn.claim("source", token="copy", create=True)  # noqa: S106  # a name
+        claim = await torn.claim("source", token="copy", create=True)  # noqa: S106  # no secret, a holder's name
         await torn.write([ak.Append(claim, events)])
         await torn.release(claim)
         async with ak.open_kernel(torn, strict=True) as kernel:
