@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import secrets
 from threading import get_ident as thread_id
 from time import time as wall_clock
+
+import msgspec
 
 __all__ = ["fix_module_metadata", "new_id", "thread_id", "wall_clock"]
 
@@ -16,10 +19,18 @@ def new_id() -> str:
 
 
 def fix_module_metadata(module_name: str, namespace: dict[str, object]) -> None:
-    """Make public objects say that they live where users import them from."""
+    """Make public objects say that they live where users import them from.
+
+    The annotations of value classes become types first: their names would be looked
+    up in the module that the class says it is from.
+    """
     seen: set[int] = set()
     for name, value in namespace.items():
         if not name.startswith("_"):
+            if isinstance(value, type) and issubclass(value, msgspec.Struct):
+                value.__annotations__ = inspect.get_annotations(
+                    value, eval_str=True, locals=namespace
+                )
             _fix_one(module_name, name, value, seen)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import pydoc
 import re
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -98,3 +100,19 @@ def test_every_public_name_is_in_the_documentation() -> None:
         if name not in words
     }
     assert not missing, sorted(missing)
+
+
+def test_help_shows_every_public_name() -> None:
+    """A class whose annotations nobody can resolve cannot be looked up by a user."""
+    module = importlib.import_module("agentkernel")
+    for name in sorted(declared(module)):
+        assert pydoc.render_doc(getattr(module, name)), name
+
+
+def test_every_public_value_class_can_be_taken_apart() -> None:
+    """Its fields carry types, not names that only its own module knows."""
+    module = importlib.import_module("agentkernel")
+    for name in sorted(declared(module)):
+        value = getattr(module, name)
+        if isinstance(value, type) and issubclass(value, msgspec.Struct):
+            assert isinstance(msgspec.structs.fields(value), tuple)
