@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from .._errors import WrongThreadError
-from .._json import clean_text, freeze, freeze_object
+from .._json import JsonValue, clean_text, freeze, freeze_object
 from .._util import thread_id
 from .events import (
     BRIDGE_FACTS,
@@ -205,4 +205,13 @@ def _detached(fact: Fact) -> Fact:
             changed[name] = clean_text(value)
         elif isinstance(value, Mapping):
             changed[name] = freeze_object(cast("Mapping[object, object]", value), name)
-    return msgspec.structs.replace(fact, **changed)
+    plain: object = msgspec.to_builtins(msgspec.structs.replace(fact, **changed))
+    try:
+        return msgspec.convert(plain, type(fact), dec_hook=_frozen)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"{type(fact).__name__}: {error}") from None
+
+
+def _frozen(_kind: type, value: object) -> JsonValue:
+    """Make the JSON objects of a fact the frozen ones they were."""
+    return freeze(value)

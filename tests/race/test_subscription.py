@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 import trio
@@ -376,3 +376,25 @@ async def test_what_a_bridge_appends_is_checked_detached_and_delivered(
         assert asked.arguments == {"path": "x"}
         for event in session.events:
             ak.encode_event(event)
+
+
+@pytest.mark.clause("D1a", "D1d")
+@pytest.mark.parametrize(
+    "fact",
+    [
+        ak.HookInvoked(cast("str", 1), "Stop", "true"),
+        ak.ApprovalAsked("a", "c", "tool", {}, cast("str", 5)),
+        ak.HookReturned("h", "success", duration=cast("float", "soon")),
+        ak.SubagentDescribed("child", cast("Literal['spawn']", "found")),
+    ],
+    ids=lambda fact: type(fact).__name__,
+)
+async def test_a_fact_that_no_log_could_be_read_back_with_is_refused(
+    autojump_clock: MockClock, fact: ak.Fact
+) -> None:
+    """It would be found out when the session is opened again, when it is too late."""
+    async with opened(ScriptedModel()) as agent:
+        before = agent.session.last_seq
+        with pytest.raises(TypeError, match=type(fact).__name__):
+            agent.session.append(fact)
+        assert agent.session.last_seq == before
