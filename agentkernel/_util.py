@@ -27,11 +27,16 @@ def fix_module_metadata(module_name: str, namespace: dict[str, object]) -> None:
     seen: set[int] = set()
     for name, value in namespace.items():
         if not name.startswith("_"):
-            if isinstance(value, type) and issubclass(value, msgspec.Struct):
-                value.__annotations__ = inspect.get_annotations(
-                    value, eval_str=True, locals=namespace
-                )
+            _resolve_annotations(value, namespace)
             _fix_one(module_name, name, value, seen)
+
+
+def _resolve_annotations(value: object, namespace: dict[str, object]) -> None:
+    """Turn the annotations of a value class into types, names of the facade included."""
+    if isinstance(value, type) and issubclass(value, msgspec.Struct):
+        value.__annotations__ = inspect.get_annotations(
+            value, eval_str=True, locals=namespace
+        )
 
 
 def _fix_one(
