@@ -184,15 +184,13 @@ class Writer:
 
     async def _write(self, logs: Sequence[Log]) -> None:
         """Write what the sessions have; a failing session does not hold the others."""
-        batch = [
-            Append(log.claim, events)
-            for log in logs
-            if not log.displaced and (events := log.unflushed())
-        ]
-        by_claim = {id(log.claim): log for log in logs}
-        owners = [by_claim[id(append.claim)] for append in batch]
+        batch: list[Append] = []
+        owners: list[Log] = []
         for log in logs:
-            if log not in owners:
+            if not log.displaced and (events := log.unflushed()):
+                batch.append(Append(log.claim, events))
+                owners.append(log)
+            else:
                 self._failed.pop(log, None)
         if not batch:
             self._settle()
