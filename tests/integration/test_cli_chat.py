@@ -354,8 +354,13 @@ async def test_third_ctrl_c_leaves_a_store_that_hangs(command: Command) -> None:
 import agentkernel as ak
 from agentkernel.testing import FaultyStore
 import os
-store = FaultyStore(ak.SqliteStore(os.environ["AGENTKERNEL_STORE"]))
-store.hold("write", nth=3)
+class Hanging(FaultyStore):
+    async def write(self, *args):
+        if self.calls["write"] == 2:
+            self.hold("write")
+            print("the third write hangs", flush=True)
+        return await super().write(*args)
+store = Hanging(ak.SqliteStore(os.environ["AGENTKERNEL_STORE"]))
 """
     model = command.script(["answer"])
     async with command.terminal(
@@ -364,6 +369,9 @@ store.hold("write", nth=3)
         await term.wait_for("/help]")
         term.say("go")
         await term.wait_for("answer")
+        # Not a slow one before it, which ends behind the last words' back.
+        term.position = 0
+        await term.wait_for("the third write hangs")
         term.press(CTRL_C)
         await term.wait_for("[waiting for flush s")
         term.press(CTRL_C)
