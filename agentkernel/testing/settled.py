@@ -51,13 +51,24 @@ def _check_wakes(stage: Stage, report: LogReport) -> None:
     parks = {"error", "blocked"} & {e.kind for e in report.turns.values() if e}
     if stage.ended or stage.errors or parks:
         return
-    if stage.woken:
+    since = stage.agent.session.events[stage.stopped_at :]
+    if stage.woken or any(_wakes(event) for event in since):
         waiting = [message.id for message in stage.agent.inbox.next_turn]
         _require(not waiting, f"{waiting} were woken and wait on an idle agent")
         return
     for message_id in stage.kept:
         fate = report.messages.get(message_id)
         _require(fate == "pending", f"{message_id} was parked and is {fate}")
+
+
+def _wakes(event: ak.SessionEvent) -> bool:
+    """Whether a message arrived, from wherever, that is not to wait for another."""
+    splice = event.data
+    return (
+        isinstance(splice, ak.InboxSpliced)
+        and splice.outcome is None
+        and any(not m.passive and m.id not in splice.removed for m in splice.inserted)
+    )
 
 
 async def _check_outcome(agent: ak.Agent, message_id: str, report: LogReport) -> None:

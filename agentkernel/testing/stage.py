@@ -87,10 +87,11 @@ class Stage:
         self.expects_errors = False
         self.ended: bool = False
         self.started: bool = False
-        # Whether something that wakes was sent since the last cancel.
-        self.woken: bool = False
-        # What the last effective cancel left pending.
+        # Where the log stood at the last effective cancel, and what that left pending.
+        self.stopped_at: int = 0
         self.kept: tuple[str, ...] = ()
+        # Whether what that cancel parked was woken since; arrivals are in the log.
+        self.woken: bool = False
         # Told of each `Appended` and of each other notification, by the kind's name.
         self.on_point: Callable[[str], None] | None = None
         self._stack = stack
@@ -190,22 +191,19 @@ class Stage:
 
     def cancel(self, *, keep_inbox: bool = False) -> ak.CancelReceipt:
         """Cancel the agent's work and keep the receipt for the checks."""
-        stops = len(self.receipts)
+        stops, stopped_at = len(self.receipts), self.agent.session.last_seq
         receipt = self.agent.cancel(ak.USER, keep_inbox=keep_inbox)
         # A stop from inside this one, by an observer, has the later word.
         if receipt.effective and len(self.receipts) == stops:
-            self.woken, self.kept = False, receipt.kept
+            self.stopped_at, self.kept = stopped_at, receipt.kept
+            self.woken = False
         self.receipts.append(receipt)
         return receipt
 
     def send(self, text: str, *, verb: str = "followup") -> None:
         """Send a message, unless the agent has been disposed of meanwhile."""
         try:
-            stops = len(self.receipts)
             getattr(self.agent, verb)(text)
-            # An observer may have stopped the agent within that call.
-            if verb != "inject" and len(self.receipts) == stops:
-                self.woken = True
         except ak.AgentDisposedError:
             if not self.ended:
                 raise

@@ -23,7 +23,7 @@ from agentkernel.testing import (
     check_log,
     dispose,
 )
-from tests.race.scenarios_children import CHILDREN, job_ends_with_the_turn
+from tests.race.scenarios_children import CHILDREN
 
 
 def name_of(fn: object) -> str:
@@ -37,9 +37,7 @@ ACTS: tuple[Act, ...] = (
     dispose,
     cancel_scope,
 )
-# A job that ends wakes its owner, and a wake drains what a stop had parked.
-WOKEN = (job_ends_with_the_turn, cancel_and_keep)
-CASES = [case for case in product(CHILDREN, ACTS) if case != WOKEN]
+CASES = [*product(CHILDREN, ACTS)]
 IDS = [f"{name_of(story)}-{name_of(act)}" for story, act in CASES]
 # The daily run tries two acts, the long one all of them.
 SHORT = [case for case in CASES if case[1] in {cancel_broadly, cancel_scope}]
