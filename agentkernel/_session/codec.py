@@ -95,10 +95,17 @@ class _NeedsCare(Exception):
     """If something on the line has no JSON form of its own."""
 
 
-def encode_event(event: SessionEvent) -> tuple[bytes, dict[str, bytes]]:
+def encode_event(
+    event: SessionEvent, *, inline: bool = False
+) -> tuple[bytes, dict[str, bytes]]:
     """Write an event as one line, without the newline.
 
     Not a checkpoint; safe in any thread.
+
+    Args:
+      event: what to write.
+      inline: keep all content on the line, however long, bytes as base64: for a
+        line that goes to another program.
 
     Returns:
       The line, and the content that left it, by SHA-256. The content must be
@@ -106,8 +113,8 @@ def encode_event(event: SessionEvent) -> tuple[bytes, dict[str, bytes]]:
 
     """
     data = event.data
-    if isinstance(data, _MEASURED):
-        return _encode_with_care(event)
+    if inline or isinstance(data, _MEASURED):
+        return _encode_with_care(event, inline=inline)
     raw = data if event.raw is None else msgspec.Raw(event.raw)
     try:
         line = _encode(
@@ -120,14 +127,16 @@ def encode_event(event: SessionEvent) -> tuple[bytes, dict[str, bytes]]:
     return _encode_with_care(event)
 
 
-def _encode_with_care(event: SessionEvent) -> tuple[bytes, dict[str, bytes]]:
+def _encode_with_care(
+    event: SessionEvent, *, inline: bool = False
+) -> tuple[bytes, dict[str, bytes]]:
     plain = (
         _plain(event.data)
         if event.raw is None
         else _unpack(event.raw, _NOTHING.__getitem__)
     )
     blobs: dict[str, bytes] = {}
-    data = _to_wire(plain, blobs)
+    data = _to_wire(plain, None if inline else blobs)
     line = _Line(event.seq, event.time, event.type, data, event.ignorable, FORMAT)
     return _encode(line), blobs
 

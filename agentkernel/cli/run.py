@@ -113,7 +113,7 @@ class _Once:
 
     def _tell_one(self, event: SessionEvent) -> None:
         if self._json:
-            line = encode_event(event)[0].decode("utf-8", "replace")
+            line = encode_event(event, inline=True)[0].decode("utf-8", "replace")
             self._life.console.put(f"{escape_json(line)}\n")
         else:
             self._transcript.tell(event)

@@ -65,7 +65,7 @@ async def sessions(settings: Settings, extras: Extras, life: Life) -> int:
         elif settings.action == "export":
 
             def export(event: SessionEvent) -> None:
-                line = encode_event(event)[0].decode("utf-8", "replace")
+                line = encode_event(event, inline=True)[0].decode("utf-8", "replace")
                 life.console.put(f"{escape_json(line)}\n")
 
             await _read(store, settings.session, life.console, export)

@@ -43,7 +43,10 @@ async def test_show_is_for_people(command: Command) -> None:
 
 
 async def test_export_is_the_log_as_lines_of_json(command: Command) -> None:
-    """What is exported decodes to what the store holds, event by event."""
+    """What is exported decodes to what the store holds, long content included."""
+    async with ak.open_kernel(ak.SqliteStore(command.store)) as kernel:
+        handle = await kernel.resume("s", model="none")
+        handle.agent.inject("long " * 20_000)
     done = await command.run("sessions", "export", "s")
     async with ak.SqliteStore(command.store) as store:
         stored = [*await store.read("s")]

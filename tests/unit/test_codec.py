@@ -30,6 +30,10 @@ def line(data: object, kind: str, **more: object) -> bytes:
     )
 
 
+def no_blob(digest: str) -> bytes:
+    raise AssertionError(f"the line has all of its content, not {digest} elsewhere")
+
+
 @pytest.mark.clause("D1d")
 def test_the_golden_file_is_read_and_written_byte_for_byte() -> None:
     """A released format never changes: this file is what released logs look like."""
@@ -43,6 +47,28 @@ def test_the_golden_file_is_read_and_written_byte_for_byte() -> None:
         seen.add(event.type)
         assert ak.encode_event(event)[0] == golden
     assert seen == set(FACTS), "each type has its line"
+
+
+@pytest.mark.clause("D6b")
+def test_a_line_that_keeps_its_content_needs_no_blobs() -> None:
+    """Every type again, and content that is far over the bound, text and bytes."""
+    events = [ak.decode_event(line, load) for line in GOLDEN.read_bytes().splitlines()]
+    long = ak.UserMessage(
+        "m",
+        (
+            ak.TextBlock("\u20ac" * 70_000),
+            ak.BinaryBlock("image/png", ak.Blob(PICTURE)),
+        ),
+    )
+    events.append(
+        ak.SessionEvent(99, 0.0, ak.InboxSpliced("next_turn", inserted=(long,)))
+    )
+    for event in events:
+        assert event is not None
+        line, blobs = ak.encode_event(event, inline=True)
+        assert not blobs
+        assert ak.decode_event(line, no_blob) == event
+        assert len(ak.encode_event(event)[0]) <= 65_536
 
 
 @pytest.mark.clause("C9b")
