@@ -307,8 +307,18 @@ class Execute(Waterfall["Execute", ToolOutput], frozen=True, eq=False):
 
 
 class PostExecute(Waterfall["PostExecute", ToolOutput], frozen=True, eq=False):
-    """`tools/post-execute`: the decision is what the model is shown."""
+    """`tools/post-execute`: the decision is what the model is shown.
+
+    Each call that was announced and not stopped comes here: also one whose body, or a
+    listener around it, raised or took too long.
+
+    Attributes:
+      output: what the call gave back; its `error` is set if it failed.
+      seconds: how long the body took, with the listeners around it.
+
+    """
 
     signal: TurnSignal
     call: ToolInvocation
     output: ToolOutput
+    seconds: float

@@ -17,8 +17,10 @@ frame without a task switch.
 
 A body may raise anything. A cancellation that Trio delivers here is the stop; the
 few exceptions that must leave the kernel are kept for the turn to raise when the log
-is balanced; all others, whatever their base, are the call's error result. A value
-that comes back after the stop is recorded: what was done was done.
+is balanced; all others, whatever their base, are the call's error result. That, and
+the end of the body's time, is an output like any other: listeners of
+`tools/post-execute` see each call that was announced and not stopped. A value that
+comes back after the stop is recorded: what was done was done.
 
 A body that ignores its cancellation must not spin, so each body runs in a scope of
 its own, which the watchdog shields after a while; the same scope bounds its time.
@@ -53,7 +55,7 @@ from .failure import (
 )
 from .payload import Allow, Approve, Ask, Deny, Execute, PostExecute, PreExecute
 from .toolcheck import Refused, checked_arguments, find_tool
-from .tooloutput import checked_output
+from .tooloutput import checked_output, keep_output, timed_out
 from .work import Entry
 
 if TYPE_CHECKING:
@@ -140,7 +142,10 @@ class _Call:
         self._body_began = False
         # Where the call holds a slot, while it does; None for a call that runs alone.
         self.slots: trio.Semaphore | None = None
-        # What the body gave back, whatever becomes of the listeners around it.
+        # When the body, or a listener around it, was started.
+        self._since = 0.0
+        # What the body gave back or how it failed, whatever becomes of the listeners
+        # around it.
         self._returned: ToolOutput | None = None
 
     @property
@@ -236,11 +241,12 @@ class _Call:
             return output
         dispatch = self._driver.dispatch
         if dispatch.listeners(PostExecute):
+            seconds = trio.current_time() - self._since
             payload = PostExecute(
-                self._driver.agent, self._turn.signal, invocation, output
+                self._driver.agent, self._turn.signal, invocation, output, seconds
             )
             with self._doing("listener", "tools/post-execute"):
-                changed = await dispatch.waterfall(payload, _keep_output)
+                changed = await dispatch.waterfall(payload, keep_output)
             if not self._turn.stopped:
                 return checked_output(changed)
         return output
@@ -325,18 +331,23 @@ class _Call:
 
         """
         name, limit = self.call.name, tool.max_seconds
-        output = self._returned
-        # Two scopes: the inner one may be shielded, from the limit as well.
-        with nullcontext() if limit is None else trio.move_on_after(limit):
-            with trio.CancelScope() as own:
-                with self._driver.work.doing("tool", name, own):
-                    output = await self._wrapped(tool, invocation)
+        output: ToolOutput | None = None
+        try:
+            # Two scopes: the inner one may be shielded, from the limit as well.
+            with nullcontext() if limit is None else trio.move_on_after(limit):
+                with trio.CancelScope() as own:
+                    with self._driver.work.doing("tool", name, own) as entry:
+                        self._since = entry.since
+                        output = await self._wrapped(tool, invocation)
+        except BaseException as error:  # noqa: ASYNC103  # a fault is an output; the rest goes on
+            if self._turn.stopped or cancelled_here() or fatal_leaf(error) is not None:
+                raise
+            output = self._returned = ToolOutput(error=tool_failure(error))
         if self._turn.stopped:
-            return self._stopped_output()
+            return self._stopped_output()  # noqa: ASYNC910  # waits only if it must
         if output is None:
-            text = f"The tool {name} was stopped after its limit of {limit} s."
-            raise Refused(ToolFailure("TIMEOUT", text))
-        return output
+            output = self._returned = timed_out(name, limit)
+        return output  # noqa: ASYNC910  # waits only if it must
 
     async def _wrapped(self, tool: Tool, invocation: ToolInvocation) -> ToolOutput:
         """Run the body inside the listeners of `tools/execute`.
@@ -385,8 +396,3 @@ class _Call:
 
     def _doing(self, kind: str, name: str) -> Entry:
         return self._driver.work.doing(kind, name)
-
-
-async def _keep_output(payload: PostExecute) -> ToolOutput:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited
-    """Show the output as it is: the default decision."""
-    return payload.output  # noqa: ASYNC910  # waits only if it must

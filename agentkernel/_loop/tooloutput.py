@@ -1,4 +1,4 @@
-"""The last look at what a tool gave back, before it becomes a fact. Pure."""
+"""What a call gave back, or how it failed, before it becomes a fact. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from .._json import EMPTY, clean_text, freeze_object
 from .._messages import ToolFailure
 from ..abc import ToolOutput
 from .content import clean_block
+from .payload import PostExecute
 
-__all__ = ["checked_output"]
+__all__ = ["checked_output", "keep_output", "timed_out"]
 
 
 def checked_output(output: object) -> ToolOutput:
@@ -20,3 +21,14 @@ def checked_output(output: object) -> ToolOutput:
         error = ToolFailure(clean_text(error.code), clean_text(error.message))
     meta = freeze_object(dict(output.meta), "meta") if output.meta else EMPTY
     return ToolOutput(content, error, meta)
+
+
+def timed_out(name: str, limit: float | None) -> ToolOutput:
+    """Say that a body was ended by its own limit."""
+    text = f"The tool {name} was stopped after its limit of {limit} s."
+    return ToolOutput(error=ToolFailure("TIMEOUT", text))
+
+
+async def keep_output(payload: PostExecute) -> ToolOutput:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited
+    """Show the output as it is: the default decision."""
+    return payload.output  # noqa: ASYNC910  # waits only if it must

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import cast
 
 import pytest
@@ -385,3 +386,118 @@ async def test_a_child_that_cannot_be_made_does_not_keep_its_parent_from_ending(
             await parent.dispose()
         child = await kernel.create("c")
         assert kernel.agents == (child.agent,)
+
+
+async def _raises(_invocation: ak.ToolInvocation) -> ak.ToolOutput:
+    await trio.sleep(2)
+    raise RuntimeError("broken")
+
+
+async def _sleeps(_invocation: ak.ToolInvocation) -> ak.ToolOutput:
+    await trio.sleep(2)
+    return ok("never said: the limit is shorter")
+
+
+FAILING = {"TOOL_ERROR": (_raises, None, 2.0), "TIMEOUT": (_sleeps, 1.5, 1.5)}
+
+
+@pytest.mark.clause("T7a", "T8")
+@pytest.mark.parametrize("code", FAILING)
+async def test_listeners_see_a_call_that_raised_or_took_too_long(
+    autojump_clock: MockClock, code: str
+) -> None:
+    """It ran, so they are asked what the model is shown, and told how long it took."""
+    body, limit, seconds = FAILING[code]
+    seen: list[ak.PostExecute] = []
+
+    async def post(
+        payload: ak.PostExecute,
+        following: Callable[[ak.PostExecute], Awaitable[ak.ToolOutput]],
+    ) -> ak.ToolOutput:
+        seen.append(payload)
+        await trio.sleep(5)
+        output = await following(payload)
+        return ak.ToolOutput((ak.TextBlock("look here"),), output.error)
+
+    model = ScriptedModel([call("t")], ["end"])
+    async with opened(model, [Probe("t", body, max_seconds=limit)]) as agent:
+        agent.on(ak.PostExecute, post)
+        agent.followup("go")
+        await agent.when_idle()
+        (result,) = results(agent)
+    (payload,) = seen
+    assert payload.seconds == seconds
+    assert payload.output.error == result.error
+    assert result.error is not None
+    assert result.error.code == code
+    assert result.message.content == (ak.TextBlock("look here"),)
+
+
+@pytest.mark.clause("T3c", "C11a")
+@pytest.mark.parametrize("code", FAILING)
+async def test_a_stop_in_the_listeners_behind_it_leaves_a_failure_what_it_was(
+    autojump_clock: MockClock, code: str
+) -> None:
+    """The call had failed before the stop: it was not aborted."""
+    body, limit, _ = FAILING[code]
+
+    async def post(_payload: ak.PostExecute, _next: object) -> ak.ToolOutput:
+        reached.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    reached = trio.Event()
+    model = ScriptedModel([call("t")], ["end"])
+    async with opened(model, [Probe("t", body, max_seconds=limit)]) as agent:
+        agent.on(ak.PostExecute, post)
+        agent.followup("go")
+        await reached.wait()
+        agent.cancel()
+        await agent.when_idle()
+        (result,) = results(agent)
+        assert result.error is not None
+        assert result.error.code == code
+
+
+@pytest.mark.clause("T7a")
+@pytest.mark.parametrize("how", ["denied", "unknown", "stopped", "fatal"])
+async def test_a_call_that_did_not_run_or_was_stopped_has_nothing_to_show(
+    autojump_clock: MockClock, how: str
+) -> None:
+    """Nobody is asked what to make of it; what leaves the kernel waits for nobody."""
+
+    async def post(_payload: ak.PostExecute, _next: object) -> ak.ToolOutput:
+        raise AssertionError("there is nothing to show")
+
+    async def deny(_payload: ak.PreExecute, _next: object) -> ak.Deny:
+        await trio.lowlevel.checkpoint()
+        return ak.Deny()
+
+    async def body(_invocation: ak.ToolInvocation) -> ak.ToolOutput:
+        if how == "fatal":
+            raise KeyboardInterrupt
+        reached.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    reached = trio.Event()
+    model = ScriptedModel([call("u" if how == "unknown" else "t")], ["end"])
+    expected = {
+        "denied": "DENIED",
+        "unknown": "UNKNOWN_TOOL",
+        "stopped": "ABORTED",
+        "fatal": "TOOL_ERROR",
+    }
+    agent: ak.Agent | None = None
+    with pytest.raises(KeyboardInterrupt) if how == "fatal" else nullcontext():
+        async with opened(model, [Probe("t", body)]) as agent:
+            agent.on(ak.PostExecute, post)
+            if how == "denied":
+                agent.on(ak.PreExecute, deny)
+            agent.followup("go")
+            if how == "stopped":
+                await reached.wait()
+                agent.cancel()
+            await agent.when_idle()
+    assert agent is not None
+    assert codes(agent) == [expected[how]]

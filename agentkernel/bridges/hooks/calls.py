@@ -83,10 +83,11 @@ class CallHooks:
         if not self._runner.covers(agent):
             return output
         text = "".join(b.text for b in output.content if isinstance(b, ak.TextBlock))
+        took: dict[str, ak.JsonValue] = {"duration_ms": round(payload.seconds * 1000)}
         if output.error is not None:
-            await self._failed(call, text or output.error.message)
+            await self._failed(call, text or output.error.message, took)
             return output
-        fields = self._call_fields(call)
+        fields = self._call_fields(call) | took
         fields["tool_response"] = {"content": text, "meta": output.meta}
         verdict = await self._runner.run(
             agent, "PostToolUse", str(fields["tool_name"]), fields, call.signal
@@ -100,35 +101,18 @@ class CallHooks:
             content = (*content, ak.TextBlock(f"\n\nFrom a hook: {verdict.reason}"))
         return msgspec.structs.replace(output, content=content)
 
-    async def execute(
-        self,
-        payload: ak.Execute,
-        following: Callable[[ak.Execute], Awaitable[ak.ToolOutput]],
-    ) -> ak.ToolOutput:
-        """Tell the hooks of a body that raised, which no later listener sees.
-
-        A checkpoint only if there are any, or the body passes one.
-
-        Cancellation:
-          Passes through.
-
-        """
-        try:
-            return await following(payload)
-        except Exception as error:
-            call = payload.call
-            if self._runner.covers(call.agent) and not call.signal.cancelled:
-                await self._failed(call, f"{type(error).__name__}: {error}")  # noqa: ASYNC120  # a stop outranks the fault of a body
-            raise
-
-    async def _failed(self, call: ak.ToolInvocation, error: str) -> None:
+    async def _failed(
+        self, call: ak.ToolInvocation, error: str, took: dict[str, ak.JsonValue]
+    ) -> None:
         """Run the hooks of a call that failed. A checkpoint only if there are any.
 
         Cancellation:
           Passes through.
 
         """
-        fields = self._call_fields(call) | {"error": error, "is_interrupt": False}
+        fields = self._call_fields(call) | took
+        # A call that was interrupted comes to no hook.
+        fields |= {"error": error, "is_interrupt": False}
         verdict = await self._runner.run(
             call.agent,
             "PostToolUseFailure",

@@ -4,7 +4,7 @@ Sits above the kernel and turns its events into those of the settings:
 
     agent/pre-step       SessionStart or SubagentStart (once), UserPromptSubmit
     tools/pre-execute    PreToolUse
-    tools/post-execute   PostToolUse, PostToolUseFailure (and tools/execute)
+    tools/post-execute   PostToolUse, PostToolUseFailure
     agent/turn-stopping  Stop, or SubagentStop for an agent with a parent
     turn/end, aborted    Interrupt, as a task of the agent that nothing waits for
     the agent's end      SessionEnd
@@ -93,8 +93,6 @@ class Hooks:
             unregister.append(kernel.on(ak.PreExecute, calls.pre_execute))
         if events & {"PostToolUse", "PostToolUseFailure"}:
             unregister.append(kernel.on(ak.PostExecute, calls.post_execute))
-        if "PostToolUseFailure" in events:
-            unregister.append(kernel.on(ak.Execute, calls.execute))
         if events & {"Stop", "SubagentStop"}:
             unregister.append(kernel.on(ak.TurnStopping, ends.turn_stopping))
         if "Interrupt" in events:
