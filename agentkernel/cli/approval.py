@@ -1,31 +1,31 @@
 """Who may run a tool that changes something: the options, else the person who is there.
 
-Listens on one agent. A question that is cancelled, because the turn is stopped while
-it stands, is recorded as cancelled and denies nothing.
+The rules are a policy of the approvals bridge, and the person is one of its clients:
+questions, answers and what was allowed for the session are facts of the log. A
+question that is closed elsewhere, because the turn is stopped, is taken back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from glob import escape
 from typing import Final, Literal, TypeAlias, final
 
 import trio
 
-from agentkernel import (
-    Agent,
-    Allow,
-    ApprovalAsked,
-    ApprovalDecided,
-    Approve,
-    Ask,
-    Deny,
-    PreExecute,
-    Tool,
+from agentkernel import Agent, Appended, ApprovalAsked, ApprovalDecided, Tool
+from agentkernel.bridges.approvals import (
+    Approvals,
+    ApprovalScope,
+    Question,
+    StaleApprovalError,
 )
+from agentkernel.tools.approval import Policy, Rule
 
 from .transcript import describe_call
 
-__all__ = ["Answer", "Approvals", "Asker", "read_answer"]
+__all__ = ["Answer", "Asker", "Person", "make_policy", "read_answer"]
 
 Answer: TypeAlias = Literal["yes", "no", "always"]
 Asker: TypeAlias = Callable[[str], Awaitable[Answer]]
@@ -40,6 +40,11 @@ _ANSWERS: Final[dict[str, Answer]] = {
     "a": "always",
     "always": "always",
 }
+_SCOPES: Final[dict[Answer, ApprovalScope]] = {
+    "yes": "once",
+    "no": "once",
+    "always": "session",
+}
 
 
 def read_answer(text: str) -> Answer | None:
@@ -52,85 +57,92 @@ def needs_approval(tool: Tool) -> bool:
     return getattr(tool, "needs_approval", False) is True
 
 
+def make_policy(
+    tools: Collection[Tool], allow: Collection[str], *, asks: bool
+) -> Policy:
+    """Ask about the tools that want it, or refuse them if there is nobody to ask.
+
+    Args:
+      tools: all that are offered.
+      allow: the names of those that run all the same.
+      asks: whether there is a person.
+
+    """
+    names = [tool.spec.name for tool in tools if needs_approval(tool)]
+    return Policy(
+        tuple(_rule(name, asks=asks) for name in names if name not in allow), "allow"
+    )
+
+
+def _rule(name: str, *, asks: bool) -> Rule:
+    if asks:
+        reason = "it changes something outside the conversation"
+        return Rule("ask", escape(name), scope="session", reason=reason)
+    reason = f"{name} is off without a terminal; --allow {name} permits it"
+    return Rule("deny", escape(name), reason=reason)
+
+
 @final
-class Approvals:
-    """Decides about the calls of one agent's tools."""
+class Person:
+    """Puts an agent's open questions to who sits there, one at a time."""
 
-    def __init__(
-        self, tools: Collection[Tool], allow: Collection[str], ask: Asker | None
-    ) -> None:
-        self._guarded = {tool.spec.name for tool in tools if needs_approval(tool)}
-        self._allowed = set(allow)
+    def __init__(self, agent: Agent, approvals: Approvals, ask: Asker) -> None:
+        self._agent = agent
+        self._approvals = approvals
         self._ask = ask
-        # One question at a time.
-        self._asking = trio.Lock()
+        self._changed = trio.Event()
+        # The question that is being put.
+        self._asked = ""
+        self._asking = trio.CancelScope()
+        agent.on(Appended, self._appended)
 
-    def attach(self, agent: Agent) -> None:
-        """Listen to an agent. Not a checkpoint."""
-        agent.on(PreExecute, self._pre_execute)
-        agent.on(Approve, self._approve)
-
-    async def _pre_execute(
-        self,
-        payload: PreExecute,
-        proceed: Callable[[PreExecute], Awaitable[Allow | Ask | Deny]],
-    ) -> Allow | Ask | Deny:
-        """Ask about a guarded call. A checkpoint only if another listener is one.
+    async def run(self) -> None:
+        """Answer questions for ever. Always a checkpoint.
 
         Cancellation:
-          Passes through.
+          The question that is being put is taken back, and stays open.
 
         """
-        decision = await proceed(payload)
-        name = payload.call.name
-        if not isinstance(decision, Allow) or not self._is_guarded(name):
-            return decision
-        if self._ask is None:
-            return Deny(f"{name} is off without a terminal; --allow {name} permits it")
-        return Ask("it changes something outside the conversation")
+        while True:
+            changed = self._changed = trio.Event()
+            questions = self._approvals.open(self._agent)
+            if not questions:
+                await changed.wait()
+                continue
+            question = questions[0]
+            self._asked = question.id
+            with trio.CancelScope() as self._asking:
+                await self._put(question)
+            self._asked = ""
 
-    async def _approve(
-        self, payload: Approve, proceed: Callable[[Approve], Awaitable[Allow | Deny]]
-    ) -> Allow | Deny:
-        """Ask the person, and record the question and the answer.
+    def _appended(self, payload: Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ApprovalAsked):
+            self._changed.set()
+        elif isinstance(fact, ApprovalDecided) and fact.approval_id == self._asked:
+            self._asking.cancel()
+
+    async def _put(self, question: Question) -> None:
+        """Put one question, and hand its answer on.
 
         Always a checkpoint.
 
         Cancellation:
-          Passes through; the question is recorded as cancelled.
+          It is taken back.
 
         """
-        if self._ask is None:
-            return await proceed(payload)
-        async with self._asking:
-            call = payload.call
-            if not self._is_guarded(call.name):
-                return Allow()  # the question before this one was answered `always`
-            session = payload.agent.session
-            session.append(
-                ApprovalAsked(
-                    call.call_id, call.call_id, call.name, call.arguments, "terminal"
-                )
+        call = describe_call(question.name, question.arguments, _SHOWN)
+        answer: Answer = "no"
+        reason: str | None = None
+        try:
+            answer = await self._ask(call)
+        except OSError as error:
+            reason = f"nobody could be asked: {error}"
+        # It may have been closed while the answer was on its way.
+        with suppress(StaleApprovalError):
+            self._approvals.answer(
+                question.id,
+                "deny" if answer == "no" else "allow",
+                scope=_SCOPES[answer],
+                reason=reason,
             )
-            try:
-                answer = await self._ask(
-                    describe_call(call.name, call.arguments, _SHOWN)
-                )
-            except trio.Cancelled:
-                session.append(ApprovalDecided(call.call_id, "cancelled"))
-                raise
-            session.append(
-                ApprovalDecided(
-                    call.call_id,
-                    "denied" if answer == "no" else "allowed",
-                    "session" if answer == "always" else "once",
-                )
-            )
-        if answer == "no":
-            return Deny("the user said no")
-        if answer == "always":
-            self._allowed.add(call.name)
-        return Allow()
-
-    def _is_guarded(self, name: str) -> bool:
-        return name in self._guarded and name not in self._allowed

@@ -29,10 +29,11 @@ from agentkernel import (
     Tool,
     open_kernel,
 )
+from agentkernel.bridges.approvals import Approvals
 from agentkernel.bridges.providers import RetryPolicy
 from agentkernel.tools import READING, WORKSPACE, workspace_tools
 
-from .approval import Approvals, Asker
+from .approval import Asker, Person, make_policy
 from .exits import Complaint
 from .models import default_model, make_model
 from .settings import Settings, open_store
@@ -90,7 +91,11 @@ async def open_agent(
             handle = await _open(kernel, settings, options, tools, stored is not None)
             async with handle as agent:
                 agent.on(RequestError, RetryPolicy().on_request_error)
-                Approvals(tools, settings.allow, ask).attach(agent)
+                policy = make_policy(tools, settings.allow, asks=ask is not None)
+                approvals = Approvals(agent, policy)
+                if ask is not None:
+                    person = Person(agent, approvals, ask)
+                    agent.start_soon(person.run, name="questions to the person")
                 yield agent
 
 

@@ -228,6 +228,29 @@ async def test_changing_tools_are_asked_about(
     assert found == decided
 
 
+async def test_always_holds_for_the_session_after_a_restart_too(
+    command: Command,
+) -> None:
+    """Another session asks again: the answer was given for this one."""
+    call = {"call": "run_shell", "arguments": {"command": "echo ran >> file"}}
+    model = command.script([call], ["done talking"])
+    for session, asks in [("s", True), ("s", False), ("t", True)]:
+        async with command.terminal(
+            "chat", "--model", model, "--session", session
+        ) as term:
+            await term.wait_for("/help]")
+            term.say("go")
+            if asks:
+                await term.wait_for("in this session]")
+                term.say("a")
+            await term.wait_for("done talking")
+            await term.wait_for("> ")
+            term.press(CTRL_C)
+            assert await term.finish() == 0
+            assert ("in this session]" in term.plain) == asks
+    assert (command.folder / "file").read_text() == "ran\n" * 3
+
+
 @pytest.mark.clause("T7b", "L3")
 async def test_cancelled_question_is_no_denial(command: Command) -> None:
     """Esc at the question stops the turn; the log says cancelled, the tool did not run."""
