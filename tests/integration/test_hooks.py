@@ -16,7 +16,7 @@ import trio
 
 import agentkernel as ak
 from agentkernel.bridges.approvals import Approvals
-from agentkernel.bridges.hooks import MAX_BLOCKS
+from agentkernel.bridges.hooks import MAX_BLOCKS, Hooks, HookSettings
 from agentkernel.testing import Gate, ScriptedModel, call
 from agentkernel.tools.approval import Policy, Rule
 from tests.integration.hooking import (
@@ -403,3 +403,30 @@ async def test_children_have_their_own_events(
     assert not (tmp_path / "stopped").exists()
     await turn(agent)
     assert entered(agent) == ["parent", "go"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_hook_that_says_too_much_costs_the_model_a_bounded_text(
+    agent: ak.Agent, model: ScriptedModel, tmp_path: Path, *, kept: bool
+) -> None:
+    """200,000 characters: the model is shown the beginning, and where the rest is."""
+    line = "head -c 200000 /dev/zero | tr '\\0' x"
+    settings = HookSettings.from_json(
+        {
+            "hooks": {
+                "UserPromptSubmit": [{"hooks": [{"type": "command", "command": line}]}]
+            }
+        }
+    )
+    folder = tmp_path / "long"
+    Hooks(agent, settings, cwd=tmp_path, spill_folder=folder if kept else None)
+    await turn(agent)
+    _, note = model.requests[0].messages
+    assert isinstance(note, ak.UserMessage)
+    if not kept:
+        assert note.text == "x" * 10_000 + "\n[... 190000 characters left out ...]"
+        return
+    (path,) = folder.iterdir()
+    assert path.read_text() == "x" * 200_000
+    assert len(note.text) < 2_500
+    assert str(path) in note.text

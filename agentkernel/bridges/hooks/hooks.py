@@ -28,6 +28,7 @@ from .executor import CommandExecutor, HookExecutor
 from .prompts import PromptHooks
 from .runner import Runner
 from .settings import HookSettings
+from .spill import Spill
 
 __all__ = ["Hooks"]
 
@@ -50,6 +51,7 @@ class Hooks:
         cwd: str | Path = ".",
         executor: HookExecutor | None = None,
         names: Mapping[str, str] | None = None,
+        spill_folder: str | Path | None = None,
     ) -> None:
         """Listen from now on.
 
@@ -60,12 +62,15 @@ class Hooks:
           executor: how hooks are run; by default as commands in `cwd`.
           names: what tools are called in hooks, for settings that were written for
             other names: `{"run_command": "Bash"}`.
+          spill_folder: where texts of hooks of more than 10,000 characters are kept
+            whole, each in a file that is yours to remove; None cuts them.
 
         """
         self._runner = Runner(
             scope,
             settings,
             executor or CommandExecutor(cwd),
+            Spill(spill_folder),
             cwd=str(cwd),
             names=dict(names or {}),
         )

@@ -15,6 +15,7 @@ from .executor import HookExecutor
 from .matcher import condition_holds
 from .running import run_hooks
 from .settings import HookEvent, HookSettings
+from .spill import Spill
 from .verdict import Verdict
 
 __all__ = ["HOOK_MESSAGE", "AgentState", "Runner"]
@@ -48,6 +49,7 @@ class Runner:
         scope: ak.Kernel | ak.Agent,
         settings: HookSettings,
         executor: HookExecutor,
+        spill: Spill,
         *,
         cwd: str,
         names: Mapping[str, str],
@@ -56,6 +58,7 @@ class Runner:
         self.settings = settings
         self.names = names
         self._executor = executor
+        self._spill = spill
         self._cwd = cwd
         self._states: WeakKeyDictionary[ak.Agent, AgentState] = WeakKeyDictionary()
 
@@ -107,7 +110,12 @@ class Runner:
         if agent.parent is not None:
             stdin |= {"agent_id": agent.id, "agent_type": agent.options.model}
         verdict = await run_hooks(
-            agent.session, hooks, stdin | fields, signal=signal, executor=self._executor
+            agent.session,
+            hooks,
+            stdin | fields,
+            signal=signal,
+            executor=self._executor,
+            spill=self._spill,
         )
         for message in verdict.messages:
             self.tell(agent, event, message)

@@ -17,6 +17,7 @@ import agentkernel as ak
 
 from .executor import HookExecutor
 from .settings import Hook
+from .spill import Spill
 from .verdict import HookRun, Verdict, judge, merge
 
 __all__ = ["run_hooks"]
@@ -31,6 +32,7 @@ async def run_hooks(
     *,
     signal: ak.TurnSignal,
     executor: HookExecutor,
+    spill: Spill,
 ) -> Verdict:
     """Run the hooks of an event beside each other, and fold what they say.
 
@@ -50,11 +52,13 @@ async def run_hooks(
     data = json.dumps(stdin).encode() + b"\n"
     ids = [_invoked(session, hook) for hook in hooks]
     runs: list[HookRun] = [_CANCELLED] * len(hooks)
+    verdicts: list[Verdict] = [Verdict("cancelled")] * len(hooks)
 
     async def run(number: int, hook: Hook) -> None:
-        runs[number] = await executor.run(hook, data, signal=signal)
+        one = runs[number] = await executor.run(hook, data, signal=signal)
+        verdict = verdicts[number] = judge(hook, one)
+        verdicts[number] = await spill.fitted(verdict)
 
-    verdicts: list[Verdict] = []
     ended = False
     try:
         # Whoever reads the log after a crash shall know what was under way. A store
@@ -66,9 +70,7 @@ async def run_hooks(
                 nursery.start_soon(run, number, hook, name=f"hook {hook.event}")
         ended = not signal.cancelled
     finally:
-        for hook_id, hook, one in zip(ids, hooks, runs, strict=True):
-            verdict = judge(hook, one)
-            verdicts.append(verdict)
+        for hook_id, one, verdict in zip(ids, runs, verdicts, strict=True):
             _returned(session, hook_id, one, verdict, counts=ended)
     signal.raise_if_cancelled()
     return merge(verdicts)

@@ -3,6 +3,8 @@
 The order in which a run is judged: cancelled before timed out before its exit. A run
 that was cancelled says nothing, whatever it printed.
 
+Texts are as long as the hook made them: `Spill` shortens them before anybody is told.
+
 Exit 2 refuses, with standard error as the reason, and no output undoes that. Exit 0
 with an object on standard output says what the object says; plain text is text for
 the model where the event takes some. Any other exit is a failure of the hook, unless
@@ -26,8 +28,6 @@ __all__ = ["HookRun", "Outcome", "Verdict", "judge", "merge"]
 Outcome: TypeAlias = Literal["success", "blocked", "failed", "timed-out", "cancelled"]
 Choice: TypeAlias = Literal["none", "allow", "ask", "deny"]
 
-# What is kept of a text of a hook; what follows is counted.
-_LONGEST: Final = 10_000
 _DETAIL: Final = 500
 # Where plain output is text for the model.
 _TELLING: Final[frozenset[HookEvent]] = frozenset(
@@ -130,7 +130,7 @@ def _read(hook: Hook, run: HookRun) -> tuple[Verdict | None, str]:
     if run.exit_code != 0:
         line = run.stderr.strip().partition("\n")[0]
         return None, f"exit {run.exit_code}: {line}".rstrip(": ")
-    told = (_short(text),) if text and hook.event in _TELLING else ()
+    told = (text,) if text and hook.event in _TELLING else ()
     return Verdict(texts=told), ""
 
 
@@ -159,7 +159,7 @@ def merge(verdicts: list[Verdict]) -> Verdict:
 
 def _refusal(hook: Hook, run: HookRun, verdict: Verdict | None) -> Verdict:
     """Read an exit 2: a refusal where there is something to refuse."""
-    reason = _short(run.stderr.strip())
+    reason = run.stderr.strip()
     if hook.event not in BLOCKING:
         return Verdict("failed", messages=(reason,) if reason else (), detail="exit 2")
     if verdict is None:
@@ -290,7 +290,7 @@ class _Reader:
         value = self._specific.get("updatedToolOutput")
         if value is None or self._event != "PostToolUse":
             return None
-        return _short(value if isinstance(value, str) else json.dumps(value))
+        return value if isinstance(value, str) else json.dumps(value)
 
     def _text(self, where: Mapping[str, object], key: str) -> str:
         value = where.get(key)
@@ -298,10 +298,4 @@ class _Reader:
             return ""
         if not isinstance(value, str):
             raise _Nonsense(f"{key} is no text")
-        return _short(value)
-
-
-def _short(text: str) -> str:
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[:_LONGEST]}\n[... {len(text) - _LONGEST} characters left out ...]"
+        return value
