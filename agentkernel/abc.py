@@ -239,7 +239,8 @@ class SessionStore(Protocol):
 
     Attributes:
       waits: False if `write` and `read` never wait for anything outside the
-        process; the kernel then calls `write` without a task of its own.
+        process; the kernel then calls `write` without a task of its own, and it
+        must not pass a checkpoint.
 
     """
 
@@ -308,6 +309,7 @@ class SessionStore(Protocol):
         Raises:
           SessionNotFoundError: if there is no such session.
           SessionFormatError: if an event cannot be read; it names the number.
+          ValueError: if `after` is negative, or `limit` not positive.
 
         """
         ...

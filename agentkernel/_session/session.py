@@ -156,6 +156,9 @@ class Session:
         Returns:
           At most `limit` events; fewer only at the durable end.
 
+        Raises:
+          ValueError: if `after` is negative, or `limit` not positive.
+
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         events = await self._writer.store.read(self.id, after=after, limit=limit)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from agentkernel import SessionEvent, StorageError
 
-__all__ = ["MAX_ID_LENGTH", "check_session_id", "new_events"]
+__all__ = ["MAX_ID_LENGTH", "check_page", "check_session_id", "new_events"]
 
 MAX_ID_LENGTH = 200
 
@@ -26,6 +26,19 @@ def check_session_id(session_id: str) -> None:
         raise StorageError(
             f"a session id has 1 to {MAX_ID_LENGTH} characters, not {len(session_id)}"
         )
+
+
+def check_page(after: int, limit: int) -> None:
+    """Refuse what is no page of a session. Not a checkpoint.
+
+    Raises:
+      ValueError: if `after` is negative, or `limit` not positive.
+
+    """
+    if after < 0:
+        raise ValueError(f"events are numbered from 1: after={after} is before them")
+    if limit < 1:
+        raise ValueError(f"a page has at least one event: limit={limit}")
 
 
 def new_events(

@@ -23,7 +23,7 @@ from agentkernel import (
     SessionNotFoundError,
 )
 
-from .batch import new_events
+from .batch import check_page, new_events
 
 __all__ = ["MemoryStore"]
 
@@ -154,8 +154,10 @@ class MemoryStore:
 
         Raises:
           SessionNotFoundError: if there is no such session.
+          ValueError: if `after` is negative, or `limit` not positive.
 
         """
+        check_page(after, limit)
         await trio.lowlevel.checkpoint()
         kept = self._sessions.get(session_id) or _Kept()
         if not kept.exists:

@@ -16,7 +16,7 @@ import trio
 
 from agentkernel import Append, Claim, SessionEvent, SessionInfo
 
-from .batch import check_session_id
+from .batch import check_page, check_session_id
 
 __all__ = ["Backend", "ThreadedStore"]
 
@@ -173,8 +173,10 @@ class ThreadedStore:
           SessionNotFoundError: if there is no such session.
           SessionFormatError: if an event cannot be read; it names the number.
           StorageError: if the storage cannot be reached.
+          ValueError: if `after` is negative, or `limit` not positive.
 
         """
+        check_page(after, limit)
         return await self._run(
             self._reading, self._backend.read, session_id, after, limit
         )

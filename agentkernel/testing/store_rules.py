@@ -337,6 +337,19 @@ async def _cancelled_read_leaves_nothing(make_store: MakeStore) -> None:
         _same(list(await store.read(session_id)), _events(1, 3), "events")
 
 
+async def _pages_have_bounds(make_store: MakeStore) -> None:
+    """A page from before the first event, or of no events, is a mistake."""
+    session_id = _new_id()
+    async with make_store() as store:
+        await _fill(store, session_id, 3)
+        for after, limit in ((-1, 1), (0, 0), (0, -1)):
+            try:
+                await store.read(session_id, after=after, limit=limit)
+            except ValueError:
+                continue
+            raise AssertionError(f"read(after={after}, limit={limit}) was taken")
+
+
 async def _leaving_releases(make_store: MakeStore) -> None:
     """Leaving the store gives back the claims that are still held."""
     session_id = _new_id()
@@ -366,6 +379,7 @@ async def _calls_are_checkpoints(make_store: MakeStore) -> None:
 
 RULES = (
     _read_pages,
+    _pages_have_bounds,
     _keep_across_handles,
     _claims_are_exclusive,
     _one_of_many_wins,
