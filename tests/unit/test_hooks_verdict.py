@@ -8,7 +8,8 @@ from typing import Literal
 import pytest
 
 from agentkernel.bridges.hooks import Hook, HookEvent, HookRun, Matcher, Verdict
-from agentkernel.bridges.hooks.verdict import judge, merge
+from agentkernel.bridges.hooks.judge import judge
+from agentkernel.bridges.hooks.verdict import merge
 
 
 def hook(

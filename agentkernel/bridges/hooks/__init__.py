@@ -8,14 +8,10 @@ only the executor touches processes.
 
 from .ends import MAX_BLOCKS as MAX_BLOCKS
 from .executor import CommandExecutor as CommandExecutor, HookExecutor as HookExecutor
+from .hook import Hook as Hook, HookEvent as HookEvent
 from .hooks import Hooks as Hooks
 from .matcher import Matcher as Matcher
+from .reading import HookSettingsError as HookSettingsError
 from .runner import HOOK_MESSAGE as HOOK_MESSAGE
-from .settings import (
-    Hook as Hook,
-    HookEvent as HookEvent,
-    HookSettings as HookSettings,
-    HookSettingsError as HookSettingsError,
-    load_settings as load_settings,
-)
+from .settings import HookSettings as HookSettings, load_settings as load_settings
 from .verdict import HookRun as HookRun, Verdict as Verdict

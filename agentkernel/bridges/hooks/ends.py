@@ -10,8 +10,8 @@ import trio
 
 import agentkernel as ak
 
+from .hook import HookEvent
 from .runner import Runner
-from .settings import HookEvent
 
 __all__ = ["MAX_BLOCKS", "EndHooks"]
 

@@ -18,7 +18,7 @@ import agentkernel as ak
 from agentkernel.tools.environment import scrubbed_environment
 from agentkernel.tools.process import CommandResult, ProcessLimits, run_command
 
-from .settings import Hook
+from .hook import Hook
 from .verdict import HookRun
 
 __all__ = ["CommandExecutor", "HookExecutor"]

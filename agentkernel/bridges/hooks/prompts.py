@@ -9,8 +9,8 @@ import msgspec
 
 import agentkernel as ak
 
+from .hook import HookEvent
 from .runner import Runner
-from .settings import HookEvent
 from .verdict import Verdict
 
 __all__ = ["PromptHooks"]

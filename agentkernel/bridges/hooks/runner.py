@@ -12,9 +12,10 @@ from weakref import WeakKeyDictionary
 import agentkernel as ak
 
 from .executor import HookExecutor
+from .hook import HookEvent
 from .matcher import condition_holds
 from .running import run_hooks
-from .settings import HookEvent, HookSettings
+from .settings import HookSettings
 from .spill import Spill
 from .verdict import Verdict
 

@@ -16,9 +16,10 @@ import trio
 import agentkernel as ak
 
 from .executor import HookExecutor
-from .settings import Hook
+from .hook import Hook
+from .judge import judge
 from .spill import Spill
-from .verdict import HookRun, Verdict, judge, merge
+from .verdict import HookRun, Verdict, merge
 
 __all__ = ["run_hooks"]
 

@@ -1,156 +1,24 @@
-"""The settings of hooks: read from JSON, refused with the place of what is wrong.
+"""The settings of hooks: all hooks of one file or of several, in order.
 
 The form is that of Claude Code's settings files: events, matcher groups, command
 hooks. Events of that program which have no place here are kept by name in
-`HookSettings.ignored`; what would be run and cannot be (a hook of another type, a
-detached one) is an error, since a gate that is left out is open.
+`HookSettings.ignored`; what would be run and cannot be (a hook of another type) is an
+error, since a gate that is left out is open.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, cast
+from typing import cast
 
 import msgspec
 
-import agentkernel as ak
+from .hook import Hook, HookEvent
+from .reading import HookSettingsError, SettingsReader
 
-from .matcher import Matcher
-
-__all__ = [
-    "BLOCKING",
-    "EVENTS",
-    "FOREIGN",
-    "Hook",
-    "HookEvent",
-    "HookSettings",
-    "HookSettingsError",
-    "load_settings",
-]
-
-HookEvent: TypeAlias = Literal[
-    "SessionStart",
-    "UserPromptSubmit",
-    "PreToolUse",
-    "PostToolUse",
-    "PostToolUseFailure",
-    "Stop",
-    "SubagentStart",
-    "SubagentStop",
-    "Interrupt",
-    "SessionEnd",
-]
-EVENTS: Final[tuple[HookEvent, ...]] = (
-    "SessionStart",
-    "UserPromptSubmit",
-    "PreToolUse",
-    "PostToolUse",
-    "PostToolUseFailure",
-    "Stop",
-    "SubagentStart",
-    "SubagentStop",
-    "Interrupt",
-    "SessionEnd",
-)
-# The events at which a hook can refuse something.
-BLOCKING: Final[frozenset[HookEvent]] = frozenset(
-    {"UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop", "SubagentStop"}
-)
-# Events of Claude Code that are known and never happen here.
-FOREIGN: Final = frozenset(
-    {
-        "ConfigChange",
-        "CwdChanged",
-        "DirectoryAdded",
-        "Elicitation",
-        "ElicitationResult",
-        "FileChanged",
-        "InstructionsLoaded",
-        "MessageDisplay",
-        "Notification",
-        "PermissionDenied",
-        "PermissionRequest",
-        "PostCompact",
-        "PostToolBatch",
-        "PreCompact",
-        "Setup",
-        "StopFailure",
-        "TaskCompleted",
-        "TaskCreated",
-        "TeammateIdle",
-        "UserPromptExpansion",
-        "WorktreeCreate",
-        "WorktreeRemove",
-    }
-)
-_TOOL_EVENTS: Final = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}
-_SECONDS: Final = 600.0
-_DEFAULT_SECONDS: Final = {"UserPromptSubmit": 30.0, "SessionEnd": 1.5}
-# Nobody waits longer than this for an agent's end.
-_END_SECONDS: Final = 60.0
-_KNOWN: Final = {
-    *("type", "command", "args", "timeout", "shell", "if", "onFailure", "on_failure"),
-    *("statusMessage", "once", "async", "asyncRewake"),
-}
-
-
-class HookSettingsError(ak.AgentKernelError):
-    """If settings of hooks cannot be used.
-
-    Attributes:
-      where: the file, if there is one, and the path of the value in it.
-      problem: what is wrong with it.
-
-    """
-
-    def __init__(self, where: str, problem: str) -> None:
-        self.where = where
-        self.problem = problem
-        super().__init__(f"{where}: {problem}")
-
-
-class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One command that an event runs.
-
-    Attributes:
-      event: when it runs.
-      command: a line for the shell, or the program if there are `args`.
-      matcher: which subjects of the event it is for.
-      args: None for a line for the shell; else the program's arguments, and no
-        shell is used.
-      shell: `bash`, or None for `/bin/sh`.
-      max_seconds: how long it may take.
-      condition: a permission rule that a call must fit, None for every call.
-      on_failure: `continue` if nothing follows from a hook that crashes, is too
-        slow or talks nonsense; `block` if it then counts as a refusal.
-
-    """
-
-    event: HookEvent
-    command: str
-    matcher: Matcher
-    args: tuple[str, ...] | None = None
-    shell: Literal["bash"] | None = None
-    max_seconds: float = _SECONDS
-    condition: str | None = None
-    on_failure: Literal["continue", "block"] = "continue"
-
-    @property
-    def argv(self) -> list[str] | str:
-        """What is run; a string is a line for `/bin/sh`."""
-        if self.args is not None:
-            return [self.command, *self.args]
-        if self.shell is not None:
-            return [self.shell, "-c", self.command]
-        return self.command
-
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """What two hooks have in common that are run once."""
-        return (self.command, self.args, self.shell, self.on_failure)
+__all__ = ["HookSettings", "load_settings"]
 
 
 class HookSettings(msgspec.Struct, frozen=True):
@@ -191,7 +59,7 @@ class HookSettings(msgspec.Struct, frozen=True):
                 value = cast("Mapping[str, object]", json.loads(value))
             except ValueError as error:
                 raise HookSettingsError(source, f"no JSON: {error}") from None
-        reader = _Reader(source)
+        reader = SettingsReader(source)
         root = reader.as_object(value, "")
         hooks = tuple(reader.hooks(root.get("hooks", {})))
         if root.get("disableAllHooks") is True:
@@ -223,148 +91,3 @@ def load_settings(*paths: str | Path) -> HookSettings:
             raise HookSettingsError(str(path), str(error)) from None
         settings = settings.joined(HookSettings.from_json(text, source=str(path)))
     return settings
-
-
-class _Reader:
-    """Walks one file's JSON and knows where it is."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.ignored: list[str] = []
-
-    def fail(self, where: str, problem: str) -> HookSettingsError:
-        """Make the error of a place."""
-        return HookSettingsError(
-            f"{self.source}: {where}" if where else self.source, problem
-        )
-
-    def as_object(self, value: object, where: str) -> Mapping[str, object]:
-        """Expect an object."""
-        if not isinstance(value, Mapping):
-            raise self.fail(where, f"must be an object, not {_kind(value)}")
-        return cast("Mapping[str, object]", value)
-
-    def items(self, value: object, where: str) -> Iterator[tuple[object, str]]:
-        """Expect an array, and yield its items with their places."""
-        if not isinstance(value, list | tuple):
-            raise self.fail(where, f"must be an array, not {_kind(value)}")
-        for number, item in enumerate(cast("Iterable[object]", value)):
-            yield item, f"{where}[{number}]"
-
-    def text(self, value: object, where: str) -> str:
-        """Expect a text that is not empty."""
-        if not isinstance(value, str) or not value.strip():
-            raise self.fail(where, f"must be a text, not {_kind(value)}")
-        return value
-
-    def hooks(self, value: object) -> Iterator[Hook]:
-        """Read the events."""
-        for event, groups in self.as_object(value, "hooks").items():
-            where = f"hooks.{event}"
-            if event in FOREIGN:
-                self.ignored.append(event)
-                continue
-            if event not in EVENTS:
-                known = ", ".join(EVENTS)
-                raise self.fail(where, f"there is no such event; known: {known}")
-            for group, place in self.items(groups, where):
-                yield from self.group(event, group, place)
-
-    def group(self, event: HookEvent, value: object, where: str) -> Iterator[Hook]:
-        """Read a matcher and its hooks."""
-        group = self.as_object(value, where)
-        text = group.get("matcher")
-        if text is not None and not isinstance(text, str):
-            raise self.fail(f"{where}.matcher", f"must be a text, not {_kind(text)}")
-        try:
-            matcher = Matcher(text)
-        except ValueError as error:
-            raise self.fail(f"{where}.matcher", str(error)) from None
-        if "hooks" not in group:
-            raise self.fail(where, "has no hooks")
-        for item, place in self.items(group["hooks"], f"{where}.hooks"):
-            yield self.hook(event, matcher, self.as_object(item, place), place)
-
-    def hook(
-        self,
-        event: HookEvent,
-        matcher: Matcher,
-        value: Mapping[str, object],
-        where: str,
-    ) -> Hook:
-        """Read one hook."""
-        kind = value.get("type")
-        if kind != "command":
-            raise self.fail(
-                f"{where}.type", f"only 'command' hooks can be run, not {kind!r}"
-            )
-        for key in value:
-            if key not in _KNOWN:
-                raise self.fail(f"{where}.{key}", "there is no such setting of a hook")
-        for key in ("async", "asyncRewake", "once"):
-            if value.get(key):
-                raise self.fail(f"{where}.{key}", "is not supported")
-        args = value.get("args")
-        condition = value.get("if")
-        if condition is not None:
-            condition = self.text(condition, f"{where}.if")
-            if event not in _TOOL_EVENTS:
-                raise self.fail(f"{where}.if", f"is for tool events, not for {event}")
-        shell = value.get("shell")
-        if shell not in {None, "bash"}:
-            raise self.fail(f"{where}.shell", f"must be 'bash', not {shell!r}")
-        return Hook(
-            event,
-            self.text(value.get("command"), f"{where}.command"),
-            matcher,
-            None if args is None else self._args(args, f"{where}.args"),
-            "bash" if shell else None,
-            self._seconds(event, value.get("timeout"), f"{where}.timeout"),
-            condition,
-            self._on_failure(event, value, where),
-        )
-
-    def _args(self, value: object, where: str) -> tuple[str, ...]:
-        words: list[str] = []
-        for item, place in self.items(value, where):
-            if not isinstance(item, str):
-                raise self.fail(place, f"must be a text, not {_kind(item)}")
-            words.append(item)
-        return tuple(words)
-
-    def _seconds(self, event: HookEvent, value: object, where: str) -> float:
-        if value is None:
-            return _DEFAULT_SECONDS.get(event, _SECONDS)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.fail(where, f"must be a number of seconds, not {value!r}")
-        if not 0 < value < math.inf:
-            raise self.fail(where, f"must be more than nothing, and no {value!r}")
-        return (
-            min(float(value), _END_SECONDS) if event == "SessionEnd" else float(value)
-        )
-
-    def _on_failure(
-        self, event: HookEvent, value: Mapping[str, object], where: str
-    ) -> Literal["continue", "block"]:
-        for key in ("onFailure", "on_failure"):
-            choice = value.get(key, "continue")
-            if choice == "block" and event in BLOCKING:
-                return "block"
-            if choice == "block":
-                raise self.fail(f"{where}.{key}", f"{event} cannot block anything")
-            if choice != "continue":
-                raise self.fail(
-                    f"{where}.{key}", f"must be 'continue' or 'block', not {choice!r}"
-                )
-        return "continue"
-
-
-def _kind(value: object) -> str:
-    """Name a value as JSON would."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, Mapping):
-        return "an object"
-    if isinstance(value, list):
-        return "an array"
-    return repr(value)

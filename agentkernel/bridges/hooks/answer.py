@@ -1,0 +1,137 @@
+"""Reads the object that a hook has printed into a verdict. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final, cast
+
+import agentkernel as ak
+
+from .hook import BLOCKING, HookEvent
+from .verdict import Choice, HookRun, Outcome, Verdict
+
+__all__ = ["Answer", "Nonsense", "parsed"]
+
+# `defer` leaves a call pending until somebody decides: here that is a question.
+_PERMISSIONS: Final[dict[str, Choice]] = {
+    "allow": "allow",
+    "approve": "allow",
+    "ask": "ask",
+    "defer": "ask",
+    "deny": "deny",
+    "block": "deny",
+}
+
+
+class Nonsense(Exception):  # control flow inside this module
+    """The output is JSON and means nothing here."""
+
+
+class Answer:
+    """Reads one object that a hook has printed."""
+
+    def __init__(self, event: HookEvent, said: Mapping[str, object]) -> None:
+        self._event = event
+        self._said = said
+        self._specific: Mapping[str, object] = {}
+
+    def verdict(self) -> Verdict:
+        """Read it all, or raise `Nonsense`."""
+        said = self._said
+        if self._event == "Interrupt":
+            return self._observed()
+        self._specific = self._read_specific()
+        stop: str | None = None
+        if said.get("continue") is False:
+            stop = self._text(said, "stopReason") or "a hook stopped it"
+        choice, reason = self._choice()
+        message = self._text(said, "systemMessage")
+        text = self._text(self._specific, "additionalContext")
+        outcome: Outcome = "blocked" if choice == "deny" or stop else "success"
+        return Verdict(
+            outcome,
+            choice,
+            reason,
+            stop,
+            self._updated_input() if choice != "deny" else None,
+            self._updated_output(),
+            (text,) if text else (),
+            (message,) if message else (),
+        )
+
+    def _observed(self) -> Verdict:
+        """Read what an observer may say: a message, and nothing that controls."""
+        for key in ("continue", "decision", "stopReason", "suppressOutput"):
+            if key in self._said:
+                raise Nonsense(f"{key!r} has no place in an Interrupt hook")
+        message = self._text(self._said, "systemMessage")
+        return Verdict(messages=(message,) if message else ())
+
+    def _read_specific(self) -> Mapping[str, object]:
+        value = self._said.get("hookSpecificOutput")
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise Nonsense("hookSpecificOutput is no object")
+        specific = cast("Mapping[str, object]", value)
+        named = specific.get("hookEventName")
+        if named != self._event:
+            raise Nonsense(f"hookEventName is {named!r}, the event is {self._event}")
+        return specific
+
+    def _choice(self) -> tuple[Choice, str]:
+        """Read the decision, in the event's own form before the common one."""
+        said, specific = self._said, self._specific
+        if self._event == "PreToolUse" and "permissionDecision" in specific:
+            word = specific["permissionDecision"]
+            reason = self._text(specific, "permissionDecisionReason")
+        else:
+            word = said.get("decision")
+            reason = self._text(said, "reason")
+        if word is None:
+            return "none", reason
+        choice = _PERMISSIONS.get(word) if isinstance(word, str) else None
+        if choice is None or (choice != "deny" and self._event != "PreToolUse"):
+            if word == "approve":
+                return "none", reason
+            raise Nonsense(f"{word!r} is no decision of a {self._event} hook")
+        if self._event not in BLOCKING:
+            raise Nonsense(f"a {self._event} hook has nothing to decide")
+        default = "a hook refused it without a reason" if choice == "deny" else ""
+        return choice, reason or default
+
+    def _updated_input(self) -> ak.JsonObject | None:
+        value = self._specific.get("updatedInput")
+        if value is None or self._event != "PreToolUse":
+            return None
+        if not isinstance(value, Mapping):
+            raise Nonsense("updatedInput is no object")
+        return cast("ak.JsonObject", value)
+
+    def _updated_output(self) -> str | None:
+        value = self._specific.get("updatedToolOutput")
+        if value is None or self._event != "PostToolUse":
+            return None
+        return value if isinstance(value, str) else json.dumps(value)
+
+    def _text(self, where: Mapping[str, object], key: str) -> str:
+        value = where.get(key)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise Nonsense(f"{key} is no text")
+        return value
+
+
+def parsed(run: HookRun) -> Mapping[str, object] | None:
+    """Parse standard output if it is meant as JSON, or raise `Nonsense`."""
+    text = run.stdout.strip()
+    if not text.startswith("{"):
+        return None
+    if run.cut:
+        raise Nonsense("its output is too long")
+    try:
+        return cast("Mapping[str, object]", json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise Nonsense(f"its output is no JSON: {error}") from None

@@ -1,0 +1,110 @@
+"""What a hook is, and the events at which one runs."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from .matcher import Matcher
+
+__all__ = ["BLOCKING", "EVENTS", "FOREIGN", "SECONDS", "Hook", "HookEvent"]
+
+HookEvent: TypeAlias = Literal[
+    "SessionStart",
+    "UserPromptSubmit",
+    "PreToolUse",
+    "PostToolUse",
+    "PostToolUseFailure",
+    "Stop",
+    "SubagentStart",
+    "SubagentStop",
+    "Interrupt",
+    "SessionEnd",
+]
+EVENTS: Final[tuple[HookEvent, ...]] = (
+    "SessionStart",
+    "UserPromptSubmit",
+    "PreToolUse",
+    "PostToolUse",
+    "PostToolUseFailure",
+    "Stop",
+    "SubagentStart",
+    "SubagentStop",
+    "Interrupt",
+    "SessionEnd",
+)
+# The events at which a hook can refuse something.
+BLOCKING: Final[frozenset[HookEvent]] = frozenset(
+    {"UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop", "SubagentStop"}
+)
+# Events of Claude Code that are known and never happen here.
+FOREIGN: Final = frozenset(
+    {
+        "ConfigChange",
+        "CwdChanged",
+        "DirectoryAdded",
+        "Elicitation",
+        "ElicitationResult",
+        "FileChanged",
+        "InstructionsLoaded",
+        "MessageDisplay",
+        "Notification",
+        "PermissionDenied",
+        "PermissionRequest",
+        "PostCompact",
+        "PostToolBatch",
+        "PreCompact",
+        "Setup",
+        "StopFailure",
+        "TaskCompleted",
+        "TaskCreated",
+        "TeammateIdle",
+        "UserPromptExpansion",
+        "WorktreeCreate",
+        "WorktreeRemove",
+    }
+)
+# How long a hook may take, unless it says otherwise.
+SECONDS: Final = 600.0
+
+
+class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One command that an event runs.
+
+    Attributes:
+      event: when it runs.
+      command: a line for the shell, or the program if there are `args`.
+      matcher: which subjects of the event it is for.
+      args: None for a line for the shell; else the program's arguments, and no
+        shell is used.
+      shell: `bash`, or None for `/bin/sh`.
+      max_seconds: how long it may take.
+      condition: a permission rule that a call must fit, None for every call.
+      on_failure: `continue` if nothing follows from a hook that crashes, is too
+        slow or talks nonsense; `block` if it then counts as a refusal.
+
+    """
+
+    event: HookEvent
+    command: str
+    matcher: Matcher
+    args: tuple[str, ...] | None = None
+    shell: Literal["bash"] | None = None
+    max_seconds: float = SECONDS
+    condition: str | None = None
+    on_failure: Literal["continue", "block"] = "continue"
+
+    @property
+    def argv(self) -> list[str] | str:
+        """What is run; a string is a line for `/bin/sh`."""
+        if self.args is not None:
+            return [self.command, *self.args]
+        if self.shell is not None:
+            return [self.shell, "-c", self.command]
+        return self.command
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What two hooks have in common that are run once."""
+        return (self.command, self.args, self.shell, self.on_failure)

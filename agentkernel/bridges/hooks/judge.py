@@ -1,0 +1,91 @@
+"""What a run of a hook means: its exit and its output, read into one verdict. Pure.
+
+The order in which a run is judged: cancelled before timed out before its exit. A run
+that was cancelled says nothing, whatever it printed.
+
+Exit 2 refuses, with standard error as the reason, and no output undoes that. Exit 0
+with an object on standard output says what the object says; plain text is text for
+the model where the event takes some. Any other exit is a failure of the hook, unless
+its output is an object, which then counts alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from .answer import Answer, Nonsense, parsed
+from .hook import BLOCKING, Hook, HookEvent
+from .verdict import HookRun, Outcome, Verdict
+
+__all__ = ["judge"]
+
+_DETAIL: Final = 500
+# Where plain output is text for the model.
+_TELLING: Final[frozenset[HookEvent]] = frozenset(
+    {"SessionStart", "UserPromptSubmit", "SubagentStart"}
+)
+
+
+def judge(hook: Hook, run: HookRun) -> Verdict:
+    """Read what one run says about its event."""
+    if run.cancelled:
+        return Verdict("cancelled")
+    if run.timed_out:
+        return _failed(hook, "timed-out", f"it took longer than {hook.max_seconds:g} s")
+    if run.problem is not None:
+        return _failed(hook, "failed", run.problem)
+    verdict, problem = _read(hook, run)
+    if run.exit_code == 2:
+        return _refusal(hook, run, verdict)
+    if verdict is None:
+        return _failed(hook, "failed", problem)
+    return verdict
+
+
+def _read(hook: Hook, run: HookRun) -> tuple[Verdict | None, str]:
+    """Read the output of a run that ended by itself; or say what is wrong with it."""
+    text = run.stdout.strip()
+    try:
+        said = parsed(run)
+        if said is not None:
+            return Answer(hook.event, said).verdict(), ""
+    except Nonsense as error:
+        return None, str(error)
+    if run.exit_code != 0:
+        line = run.stderr.strip().partition("\n")[0]
+        return None, f"exit {run.exit_code}: {line}".rstrip(": ")
+    told = (text,) if text and hook.event in _TELLING else ()
+    return Verdict(texts=told), ""
+
+
+def _refusal(hook: Hook, run: HookRun, verdict: Verdict | None) -> Verdict:
+    """Read an exit 2: a refusal where there is something to refuse."""
+    reason = run.stderr.strip()
+    if hook.event not in BLOCKING:
+        return Verdict("failed", messages=(reason,) if reason else (), detail="exit 2")
+    if verdict is None:
+        verdict = Verdict()
+    return msgspec.structs.replace(
+        verdict,
+        outcome="blocked",
+        choice="deny",
+        reason=verdict.reason or reason or "a hook refused it without a reason",
+        updated_input=None,
+    )
+
+
+def _failed(hook: Hook, outcome: Outcome, problem: str) -> Verdict:
+    """Judge a hook that did not do its work: by its setting, open or closed."""
+    detail = problem[:_DETAIL]
+    message = f"The {hook.event} hook failed: {detail}"
+    if hook.on_failure != "block":
+        return Verdict(outcome, messages=(message,), detail=detail)
+    return Verdict(
+        outcome,
+        "deny",
+        f"A required check could not be made: {detail}",
+        messages=(message,),
+        detail=detail,
+    )
