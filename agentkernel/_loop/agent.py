@@ -147,7 +147,8 @@ class Agent:
         """Start a task that belongs to the agent and outlives its turns.
 
         It is cancelled and joined when the agent is disposed of, before the session
-        closes; a stop of a turn does not touch it. What it raises is reported as
+        closes; a stop of a turn does not touch it. It works for this agent, in the
+        kernel's own context and not in the caller's. What it raises is reported as
         `agent/error`. Not a checkpoint.
 
         Raises:

@@ -8,6 +8,7 @@ stop of a turn does not touch them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 import trio
@@ -37,7 +38,7 @@ class Background:
     def start(self, fn: Callable[[], Awaitable[object]], name: str) -> None:
         """Start a task; it begins with a later pass of the scheduler."""
         if self._nursery is not None:
-            self._nursery.start_soon(self._run, fn, name, name=name)
+            self._spawn(self._nursery, fn, name)
             return
         self._waiting.append((fn, name))
         if not self._host_started:
@@ -72,17 +73,22 @@ class Background:
           The end comes through `end`.
 
         """
-        initiator.set(self._driver.agent)
         try:
             async with trio.open_nursery() as self._nursery:
                 for fn, name in self._waiting:
-                    self._nursery.start_soon(self._run, fn, name, name=name)
+                    self._spawn(self._nursery, fn, name)
                 self._waiting.clear()
                 await self._ended.wait()
                 self._nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
             self._gone.set()
+
+    def _spawn(
+        self, nursery: trio.Nursery, fn: Callable[[], Awaitable[object]], name: str
+    ) -> None:
+        """Start a task in the kernel's context: who asks for it lends it nothing."""
+        self._driver.commons.start(partial(self._run, fn, name), name, nursery)
 
     async def _run(self, fn: Callable[[], Awaitable[object]], name: str) -> None:  # noqa: ASYNC910  # waits only if it must
         """Run one task; what it raises is reported and harms no other.
@@ -93,6 +99,7 @@ class Background:
           Passes through.
 
         """
+        initiator.set(self._driver.agent)
         try:
             await fn()
         except BaseException as error:  # noqa: ASYNC103  # reported, and raised if it is what stops the task

@@ -74,14 +74,26 @@ class Commons:
         self._context = context
         self._on_crash = on_crash
 
-    def start(self, fn: Callable[[], Awaitable[object]], name: str) -> None:
-        """Start a task in a copy of the kernel's own context. Not a checkpoint."""
-        assert self.nursery is not None
+    def start(
+        self,
+        fn: Callable[[], Awaitable[object]],
+        name: str,
+        nursery: trio.Nursery | None = None,
+    ) -> None:
+        """Start a task in a copy of the kernel's own context. Not a checkpoint.
+
+        Args:
+          fn: what it runs.
+          name: for people.
+          nursery: where; that of the kernel by default.
+
+        """
+        where = nursery or self.nursery
+        assert where is not None
         assert self._context is not None
-        nursery = self.nursery
 
         def start() -> None:
-            nursery.start_soon(fn, name=name)
+            where.start_soon(fn, name=name)
 
         self._context.copy().run(start)
 
