@@ -3,6 +3,10 @@
 A `TurnCancellation` is made for each prospective turn, before the agent says that it
 is running, and is thrown away with it. Nobody outside the loop ever holds one: what
 takes part in the turn is given its signal, which can only be looked at.
+
+The scope is the one that Trio gives the turn's nursery anyway: a second one around it
+would add nothing but a fifth to the cost of a bare turn. Before the nursery is open
+nothing is awaited, and a stop needs no scope.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ class TurnCancellation:
     """The holder: owns the scope of one turn and fires its signal.
 
     Attributes:
-      scope: everything the turn does runs inside it.
+      scope: everything that the turn awaits runs inside it; None until `own`.
       signal: what the turn's participants are handed.
       stopped_at: when it was stopped, on Trio's clock; None if it was not.
 
@@ -32,13 +36,23 @@ class TurnCancellation:
     def __init__(self) -> None:
         self._source = SignalSource()
         self.signal: TurnSignal = TurnSignal(self._source)
-        self.scope: trio.CancelScope = trio.CancelScope()
+        self.scope: trio.CancelScope | None = None
         self.stopped_at: float | None = None
 
     @property
     def reason(self) -> StopReason | None:
         """Who stopped it first, None if nobody did."""
         return self._source.reason
+
+    def own(self, scope: trio.CancelScope) -> trio.CancelScope:
+        """Take over the scope of what runs from here on, and return it; done once.
+
+        A holder that was stopped before cancels it at once. Not a checkpoint.
+        """
+        self.scope = scope
+        if self._source.reason is not None:
+            scope.cancel(reason="the turn was stopped before it began")
+        return scope
 
     def stop(self, kind: StopKind) -> bool:
         """Stop the turn, unless that has been done: the first reason stays.
@@ -56,7 +70,8 @@ class TurnCancellation:
             return False
         self.stopped_at = trio.current_time()
         source.fire(StopReason(kind))
-        self.scope.cancel(reason=f"the turn was stopped: {kind}")
+        if self.scope is not None:
+            self.scope.cancel(reason=f"the turn was stopped: {kind}")
         return True
 
     def take_observers(self) -> tuple[SignalSource.Observer, ...]:

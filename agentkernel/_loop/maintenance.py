@@ -77,7 +77,8 @@ async def perform(driver: Driver, job: Maintenance[object]) -> None:
     error: BaseException | None = None
     driver.busy_inside = True
     try:
-        with holder.scope, driver.work.doing("maintenance", repr(job.fn)):
+        scope = holder.own(trio.CancelScope())
+        with scope, driver.work.doing("maintenance", repr(job.fn)):
             if holder.reason is None:
                 result = outcome.Value(await job.fn(holder.signal))
     except BaseException as caught:  # noqa: ASYNC103, BLE001  # it is the caller's, whatever it is

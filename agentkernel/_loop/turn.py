@@ -1,7 +1,7 @@
-"""One turn: claimed input, one nursery under one cancel scope, one ending.
+"""One turn: claimed input, one nursery and its cancel scope, one ending.
 
 A turn opens (its start and its claims are one act), runs step after step inside its
-own nursery and scope, and is concluded outside of both: what it left open is closed,
+own nursery and scope, and is concluded outside of them: what it left open is closed,
 and its ending is decided from the holder and the agent's lifecycle, never from the
 exception that got it there. Deciding, clearing the holder and appending `turn/end`
 are one act, after which nothing can stop the turn any more; publication and the
@@ -239,9 +239,9 @@ async def run_turn(driver: Driver, holder: TurnCancellation) -> None:
     escaped: BaseException | None = None
     driver.busy_inside = True
     try:
-        with holder.scope:
-            async with trio.open_nursery() as turn.nursery:
-                await turn.run()
+        async with trio.open_nursery() as turn.nursery:
+            holder.own(turn.nursery.cancel_scope)
+            await turn.run()
     except BaseException as error:  # noqa: ASYNC103, BLE001  # recorded first, raised below
         turn.note(error)
         escaped = error

@@ -13,13 +13,25 @@ from agentkernel._loop.cancellation import TurnCancellation
 @pytest.mark.clause("C2a", "C2b")
 async def test_stop_sets_the_reason_and_cancels_the_scope_in_one_act() -> None:
     """It owns one scope and one signal, and stops both without a checkpoint."""
-    holder = TurnCancellation()
-    assert (holder.reason, holder.scope.cancel_called) == (None, False)
+    holder, scope = TurnCancellation(), trio.CancelScope()
+    holder.own(scope)
+    assert (holder.reason, scope.cancel_called) == (None, False)
     with trio.testing.assert_no_checkpoints():
         assert holder.stop("user")
     assert holder.reason == ak.StopReason("user")
     assert holder.signal.reason is holder.reason
-    assert holder.scope.cancel_called
+    assert scope.cancel_called
+
+
+@pytest.mark.clause("C2a", "C3b")
+async def test_scope_that_a_stopped_holder_takes_over_is_cancelled_at_once() -> None:
+    """A stop between the claim and the opening of the nursery still ends the turn."""
+    holder, scope = TurnCancellation(), trio.CancelScope()
+    assert holder.stop("user")
+    with trio.testing.assert_no_checkpoints():
+        holder.own(scope)
+    assert holder.scope is scope
+    assert scope.cancel_called
 
 
 @pytest.mark.clause("C2b")
@@ -33,7 +45,8 @@ async def test_reason_is_there_and_waiters_are_released_before_the_scope_is_canc
     async def waits(
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        with holder.scope:
+        with trio.CancelScope() as scope:
+            holder.own(scope)
             task_status.started()
             released.append((await holder.signal.wait()).kind)
             try:
@@ -65,10 +78,12 @@ async def test_first_stop_wins_and_says_so(mock_clock: trio.testing.MockClock) -
 async def test_each_holder_has_a_signal_of_its_own() -> None:
     """Stopping one says nothing to the other."""
     first, second = TurnCancellation(), TurnCancellation()
+    scope = trio.CancelScope()
+    second.own(scope)
     first.stop("user")
     assert first.signal is not second.signal
     assert not second.signal.cancelled
-    assert not second.scope.cancel_called
+    assert not scope.cancel_called
 
 
 @pytest.mark.clause("C5b")
