@@ -28,7 +28,7 @@ from tests.integration.hooking import (
     turn,
     wait_started,
 )
-from tests.race.rig import BodyTool, codes, endings, facts, returns_done
+from tests.race.rig import BodyTool, codes, endings, entered, facts, returns_done
 
 GUARD = 60
 
@@ -167,6 +167,56 @@ async def test_no_hook_outlives_its_agent(
         assert sorted(results(agent)) == [("cancelled", "none"), ("success", "none")]
     assert json.loads((tmp_path / "ended.json").read_text())["reason"] == "other"
     assert not has_children()
+
+
+@pytest.mark.clause("C11b")
+async def test_a_detached_hook_outlives_the_stop_of_its_turn_and_not_its_agent(
+    model: ScriptedModel, tmp_path: Path, started: Path
+) -> None:
+    """The stop leaves its process alone; the end kills the family, TERM or not."""
+    mark = tag()
+    line = (
+        f"trap '' TERM; (trap '' TERM; sleep {mark}; sleep {mark}) & "
+        f"echo > {started}; sleep {mark}; sleep {mark}"
+    )
+    async with ak.open_kernel(ak.MemoryStore()) as kernel:
+        kernel.models.register("scripted", model)
+        async with kernel.open("s", model="scripted") as agent:
+            attach(agent, tmp_path, ("UserPromptSubmit", line), **{"async": True})
+            gate = Gate()
+            model.add(["a", gate])
+            agent.followup("go")
+            await gate.reached()
+            await wait_started(started)
+            agent.cancel()
+            await agent.when_idle()
+            assert living(mark)
+            assert not facts(agent, ak.HookReturned)
+        assert not living(mark)
+        assert not has_children()
+        assert results(agent) == [("cancelled", "none")]
+
+
+async def test_a_detached_hook_wakes_its_agent_with_what_it_found(
+    agent: ak.Agent, tmp_path: Path, started: Path
+) -> None:
+    """The turn is over long before; standard error is what the model is told."""
+    line = f"cat < {started} >&2; exit 2"
+    attach(
+        agent,
+        tmp_path,
+        ("UserPromptSubmit", line),
+        asyncRewake=True,
+        once=True,
+    )
+    await turn(agent)
+    assert endings(agent) == [(1, "completed")]
+    done = trio.Event()
+    agent.on(ak.StatusChanged, lambda p: done.set() if p.status == "idle" else None)
+    await trio.to_thread.run_sync(started.write_bytes, b"two tests fail\n")
+    await done.wait()
+    assert entered(agent) == ["go", "two tests fail"]
+    assert results(agent) == [("success", "wake")]
 
 
 class CancelAt(Instrument):

@@ -155,7 +155,10 @@ REFUSED: list[tuple[str | dict[str, object], str, str]] = [
     (settings(timeout=True), "timeout", "seconds, not True"),
     (settings(timeout=0), "timeout", "0"),
     (settings(**ZSH), "shell", "'bash', not 'zsh'"),
-    (settings(**{"async": True}), "async", "not supported"),
+    (settings(**{"async": 1}), "async", "true or false, not 1"),
+    (settings(asyncRewake="yes"), "asyncRewake", "true or false"),
+    (settings(once=None), "once", "true or false"),
+    (settings(**{"async": True, "onFailure": "block"}), "", "cannot block"),
     (settings(timeuot=1), "timeuot", "no such setting"),
     (settings("Stop", **{"if": "Bash"}), "if", "not for Stop"),
     (settings(on_failure="deny"), "on_failure", "'continue' or 'block'"),
@@ -173,8 +176,40 @@ def test_what_cannot_be_used_is_refused_with_its_place(
     if where.startswith("f"):
         assert caught.value.where == where
     else:
-        assert caught.value.where.endswith(f"[0].hooks[0].{where}")
+        place = f"[0].hooks[0].{where}" if where else "[0].hooks[0]"
+        assert caught.value.where.endswith(place)
     assert str(caught.value).startswith("f: ")
+
+
+@pytest.mark.parametrize(
+    ("more", "detached", "rewakes", "seconds"),
+    [
+        ({}, False, False, 30.0),
+        ({"async": False}, False, False, 30.0),
+        ({"async": True}, True, False, 600.0),
+        ({"async": True, "timeout": 5}, True, False, 5.0),
+        ({"asyncRewake": True}, True, True, 600.0),
+        ({"async": False, "asyncRewake": True}, True, True, 600.0),
+    ],
+)
+def test_who_rewakes_is_detached_and_who_is_detached_has_time(
+    more: dict[str, object],
+    detached: bool,  # noqa: FBT001  # a column of the table
+    rewakes: bool,  # noqa: FBT001  # a column of the table
+    seconds: float,
+) -> None:
+    """A prompt waits for half a minute, and for nothing of what is detached."""
+    value = settings("UserPromptSubmit", **more)
+    (hook,) = HookSettings.from_json(value).hooks
+    assert (hook.detached, hook.rewakes) == (detached, rewakes)
+    assert hook.max_seconds == seconds
+
+
+def test_a_hook_of_the_end_is_never_detached() -> None:
+    value = settings("SessionEnd", asyncRewake=True, once=True)
+    (hook,) = HookSettings.from_json(value).hooks
+    assert (hook.detached, hook.rewakes, hook.once) == (False, False, True)
+    assert hook.max_seconds == 1.5
 
 
 def test_files_add_up_and_a_switch_turns_its_file_off(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from agentkernel.bridges.hooks import Hook, HookEvent, HookRun, Matcher, Verdict
-from agentkernel.bridges.hooks.judge import judge
+from agentkernel.bridges.hooks.judge import judge, set_aside
 from agentkernel.bridges.hooks.verdict import merge
 
 
@@ -207,6 +207,63 @@ def test_a_cancelled_hook_says_nothing_whatever_it_printed() -> None:
     assert judge(hook("PreToolUse", "block"), run) == Verdict("cancelled")
     late = HookRun(2, DENY, "no", timed_out=True)
     assert judge(hook("PreToolUse"), late).choice == "none"
+
+
+@pytest.mark.parametrize(
+    ("run", "rewakes", "expected"),
+    [
+        (HookRun(0), False, Verdict()),
+        (HookRun(0, "plain\n"), False, Verdict(texts=("plain",))),
+        (HookRun(0, DENY), False, Verdict()),
+        (HookRun(1, DENY), False, Verdict()),
+        (
+            HookRun(0, specific("PreToolUse", additionalContext="more")),
+            True,
+            Verdict(texts=("more",)),
+        ),
+        (
+            HookRun(0, '{"systemMessage": "m", "continue": false}'),
+            False,
+            Verdict(messages=("m",)),
+        ),
+        (HookRun(2, "out", "err\n"), True, Verdict(wake="err")),
+        (HookRun(2, "out\n"), True, Verdict(wake="out")),
+        (HookRun(2), True, Verdict(wake="A PreToolUse hook asks you to look again.")),
+        (
+            HookRun(2, "out", "err"),
+            False,
+            Verdict(
+                "failed",
+                messages=("The PreToolUse hook failed: exit 2: err",),
+                detail="exit 2",
+            ),
+        ),
+        (HookRun(2, DENY, cancelled=True), True, Verdict("cancelled")),
+    ],
+)
+def test_a_detached_hook_has_words_and_no_decision(
+    run: HookRun,
+    rewakes: bool,  # noqa: FBT001  # a column of the table
+    expected: Verdict,
+) -> None:
+    one = Hook("PreToolUse", "x", Matcher(None), detached=True, rewakes=rewakes)
+    assert set_aside(one, run) == expected
+
+
+@pytest.mark.parametrize(
+    ("run", "outcome"),
+    [
+        (HookRun(2, "", "late", timed_out=True), "timed-out"),
+        (HookRun(problem="no such file"), "failed"),
+        (HookRun(1, "plain"), "failed"),
+        (HookRun(0, "{"), "failed"),
+    ],
+)
+def test_a_detached_hook_that_failed_wakes_nobody(run: HookRun, outcome: str) -> None:
+    one = Hook("PreToolUse", "x", Matcher(None), detached=True, rewakes=True)
+    verdict = set_aside(one, run)
+    assert (verdict.outcome, verdict.wake, verdict.texts) == (outcome, None, ())
+    assert verdict.messages
 
 
 def test_verdicts_are_merged_in_the_order_of_the_settings() -> None:

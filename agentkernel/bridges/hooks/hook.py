@@ -83,6 +83,9 @@ class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
       condition: a permission rule that a call must fit, None for every call.
       on_failure: `continue` if nothing follows from a hook that crashes, is too
         slow or talks nonsense; `block` if it then counts as a refusal.
+      once: whether it runs one time only for each opening of a session.
+      detached: whether nothing waits for it, and it decides nothing.
+      rewakes: whether, detached, its exit 2 is a message that wakes the agent.
 
     """
 
@@ -94,6 +97,9 @@ class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
     max_seconds: float = SECONDS
     condition: str | None = None
     on_failure: Literal["continue", "block"] = "continue"
+    once: bool = False
+    detached: bool = False
+    rewakes: bool = False
 
     @property
     def argv(self) -> list[str] | str:
@@ -107,4 +113,5 @@ class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def identity(self) -> tuple[object, ...]:
         """What two hooks have in common that are run once."""
-        return (self.command, self.args, self.shell, self.on_failure)
+        how = (self.on_failure, self.once, self.detached, self.rewakes)
+        return (self.command, self.args, self.shell, *how)

@@ -10,7 +10,7 @@ Sits above the kernel and turns its events into those of the settings:
     the agent's end      SessionEnd
 
 Invariants. A hook runs under the signal of its turn: a stop kills and joins it and
-takes no decision from it. A turn that was stopped or that failed runs no Stop hooks.
+takes no decision from it. A detached one runs under its agent's end instead. A turn that was stopped or that failed runs no Stop hooks.
 What a hook says to the user is an extension of the session (`HOOK_MESSAGE`).
 """
 

@@ -19,7 +19,7 @@ from .answer import Answer, Nonsense, parsed
 from .hook import BLOCKING, Hook, HookEvent
 from .verdict import HookRun, Outcome, Verdict
 
-__all__ = ["judge"]
+__all__ = ["judge", "set_aside"]
 
 _DETAIL: Final = 500
 # Where plain output is text for the model.
@@ -42,6 +42,26 @@ def judge(hook: Hook, run: HookRun) -> Verdict:
     if verdict is None:
         return _failed(hook, "failed", problem)
     return verdict
+
+
+def set_aside(hook: Hook, run: HookRun) -> Verdict:
+    """Read what a run says that nothing waited for: words, and no decision."""
+    verdict = judge(hook, run)
+    if run.cancelled or run.timed_out or run.problem is not None:
+        return verdict
+    plain = run.stdout.strip()
+    if run.exit_code == 2:
+        words = run.stderr.strip() or plain
+        if hook.rewakes:
+            return Verdict(wake=words or f"A {hook.event} hook asks you to look again.")
+        told = f"The {hook.event} hook failed: exit 2: {words}"[:_DETAIL]
+        return Verdict("failed", messages=(told.rstrip(": "),), detail="exit 2")
+    if verdict.outcome == "failed":
+        return verdict
+    texts = verdict.texts
+    if plain and not texts and not plain.startswith("{"):
+        texts = (plain,)
+    return Verdict(texts=texts, messages=verdict.messages)
 
 
 def _read(hook: Hook, run: HookRun) -> tuple[Verdict | None, str]:

@@ -115,9 +115,6 @@ class SettingsReader:
         for key in value:
             if key not in _KNOWN:
                 raise self.fail(f"{where}.{key}", "there is no such setting of a hook")
-        for key in ("async", "asyncRewake", "once"):
-            if value.get(key):
-                raise self.fail(f"{where}.{key}", "is not supported")
         args = value.get("args")
         condition = value.get("if")
         if condition is not None:
@@ -127,16 +124,33 @@ class SettingsReader:
         shell = value.get("shell")
         if shell not in {None, "bash"}:
             raise self.fail(f"{where}.shell", f"must be 'bash', not {shell!r}")
+        rewakes = self._flag(value, "asyncRewake", where)
+        detached = rewakes or self._flag(value, "async", where)
+        on_failure = self._on_failure(event, value, where)
+        if detached and on_failure == "block":
+            raise self.fail(where, "nothing waits for it, so it cannot block")
         return Hook(
             event,
             self.text(value.get("command"), f"{where}.command"),
             matcher,
             None if args is None else self._args(args, f"{where}.args"),
             "bash" if shell else None,
-            self._seconds(event, value.get("timeout"), f"{where}.timeout"),
+            self._seconds(
+                event, value.get("timeout"), f"{where}.timeout", detached=detached
+            ),
             condition,
-            self._on_failure(event, value, where),
+            on_failure,
+            once=self._flag(value, "once", where),
+            # An agent that ends waits for what it has still to say.
+            detached=detached and event != "SessionEnd",
+            rewakes=rewakes and event != "SessionEnd",
         )
+
+    def _flag(self, value: Mapping[str, object], key: str, where: str) -> bool:
+        flag = value.get(key, False)
+        if not isinstance(flag, bool):
+            raise self.fail(f"{where}.{key}", f"must be true or false, not {flag!r}")
+        return flag
 
     def _args(self, value: object, where: str) -> tuple[str, ...]:
         words: list[str] = []
@@ -146,7 +160,11 @@ class SettingsReader:
             words.append(item)
         return tuple(words)
 
-    def _seconds(self, event: HookEvent, value: object, where: str) -> float:
+    def _seconds(
+        self, event: HookEvent, value: object, where: str, *, detached: bool
+    ) -> float:
+        if value is None and detached and event != "SessionEnd":
+            return SECONDS
         if value is None:
             return _DEFAULT_SECONDS.get(event, SECONDS)
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -5,19 +5,23 @@ Made by `Hooks`, one for each of them; it keeps what is known of each agent.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, final
 from weakref import WeakKeyDictionary
 
 import agentkernel as ak
 
+from .detached import DetachedHooks
 from .executor import HookExecutor
-from .hook import HookEvent
+from .hook import Hook, HookEvent
 from .matcher import condition_holds
-from .running import run_hooks
+from .notes import note
 from .settings import HookSettings
 from .spill import Spill
 from .verdict import Verdict
+from .waited import WaitedHooks
 
 __all__ = ["HOOK_MESSAGE", "AgentState", "Runner"]
 
@@ -36,6 +40,8 @@ class AgentState:
         self.greetings: list[ak.UserMessage] = []
         # Messages that hooks sent: no prompts of anybody.
         self.own: set[str] = set()
+        # Hooks that run once and have run, or run now.
+        self.spent: set[Hook] = set()
         # How often the end of `turn` was refused.
         self.turn = 0
         self.blocks = 0
@@ -58,8 +64,8 @@ class Runner:
         self.scope = scope
         self.settings = settings
         self.names = names
-        self._executor = executor
-        self._spill = spill
+        self._waited = WaitedHooks(executor, spill)
+        self._detached = DetachedHooks(executor, spill, self.tell)
         self._cwd = cwd
         self._states: WeakKeyDictionary[ak.Agent, AgentState] = WeakKeyDictionary()
 
@@ -88,19 +94,53 @@ class Runner:
           Passes through once all of them have ended.
 
         """
-        arguments = fields.get("tool_input")
-        hooks = [
-            hook
-            for hook in self.settings.of(event)
-            if hook.matcher.fits(subject)
-            and (
+        hooks = self._chosen(agent, event, subject, fields.get("tool_input"))
+        if not hooks:
+            return Verdict()  # noqa: ASYNC910  # waits only if it must
+        stdin = self._told(agent, event, fields)
+        spent = self.state(agent).spent
+        spent.update(hook for hook in hooks if hook.once)
+        for hook in hooks:
+            if hook.detached:
+                forget = partial(spent.discard, hook)
+                self._detached.start(agent, hook, stdin, forget)
+        waited = [hook for hook in hooks if not hook.detached]
+        if not waited:
+            return Verdict()  # noqa: ASYNC910  # waits only if it must
+        verdict = await self._waited.run(
+            agent.session, waited, stdin, signal=signal, on_unfinished=spent.discard
+        )
+        for message in verdict.messages:
+            self.tell(agent, event, message)
+        if verdict.stop is not None:
+            self.tell(agent, event, verdict.stop)
+        return verdict
+
+    def _chosen(
+        self,
+        agent: ak.Agent,
+        event: HookEvent,
+        subject: str | None,
+        arguments: ak.JsonValue,
+    ) -> tuple[Hook, ...]:
+        """List the hooks that run, in the order of the settings, each once."""
+        spent = self.state(agent).spent
+        unique: dict[object, Hook] = {}
+        for hook in self.settings.of(event):
+            if hook in spent or not hook.matcher.fits(subject):
+                continue
+            if (
                 hook.condition is None
                 or not isinstance(arguments, Mapping)
                 or condition_holds(hook.condition, subject or "", arguments)
-            )
-        ]
-        if not hooks:
-            return Verdict()  # noqa: ASYNC910  # waits only if it must
+            ):
+                unique.setdefault(hook.identity, hook)
+        return tuple(unique.values())
+
+    def _told(
+        self, agent: ak.Agent, event: HookEvent, fields: dict[str, ak.JsonValue]
+    ) -> bytes:
+        """Write what hooks read: one object on one line."""
         stdin: dict[str, ak.JsonValue] = {
             "session_id": agent.id,
             "transcript_path": None,
@@ -110,19 +150,7 @@ class Runner:
         }
         if agent.parent is not None:
             stdin |= {"agent_id": agent.id, "agent_type": agent.options.model}
-        verdict = await run_hooks(
-            agent.session,
-            hooks,
-            stdin | fields,
-            signal=signal,
-            executor=self._executor,
-            spill=self._spill,
-        )
-        for message in verdict.messages:
-            self.tell(agent, event, message)
-        if verdict.stop is not None:
-            self.tell(agent, event, verdict.stop)
-        return verdict
+        return json.dumps(stdin | fields).encode() + b"\n"
 
     def tell(self, agent: ak.Agent, event: str, text: str) -> None:
         """Tell the user something, as a fact. Not a checkpoint."""
@@ -135,9 +163,6 @@ class Runner:
     def note(
         self, agent: ak.Agent, event: str, message_id: str, text: str
     ) -> ak.UserMessage:
-        """Make a message of a hook's words to the model."""
+        """Make a message of a hook's words to the model, and know it again."""
         self.state(agent).own.add(message_id)
-        meta: dict[str, ak.JsonValue] = {"source": "hook", "event": event}
-        return ak.UserMessage(
-            message_id, (ak.TextBlock(text),), passive=True, meta=meta
-        )
+        return note(event, message_id, text)

@@ -79,14 +79,14 @@ class Spill:
 
 def _texts(verdict: Verdict) -> list[str]:
     """List what a verdict says to anybody, as often as it says it."""
-    one = (verdict.reason, verdict.stop, verdict.updated_output)
+    one = (verdict.reason, verdict.stop, verdict.updated_output, verdict.wake)
     said = [text for text in one if text is not None]
     return [*said, *verdict.texts, *verdict.messages]
 
 
 def _replaced(verdict: Verdict, change: Callable[[str], str]) -> Verdict:
     """Change every text of a verdict; its counterpart is `_texts`."""
-    stop, output = verdict.stop, verdict.updated_output
+    stop, output, wake = verdict.stop, verdict.updated_output, verdict.wake
     return msgspec.structs.replace(
         verdict,
         reason=change(verdict.reason),
@@ -94,6 +94,7 @@ def _replaced(verdict: Verdict, change: Callable[[str], str]) -> Verdict:
         updated_output=None if output is None else change(output),
         texts=tuple(change(text) for text in verdict.texts),
         messages=tuple(change(text) for text in verdict.messages),
+        wake=None if wake is None else change(wake),
     )
 
 

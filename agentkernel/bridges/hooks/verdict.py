@@ -57,6 +57,7 @@ class Verdict(msgspec.Struct, frozen=True):
       texts: for the model.
       messages: for the user.
       detail: for the log: what was wrong with the run.
+      wake: what a detached hook wakes the agent with, None if it does not.
 
     """
 
@@ -69,10 +70,13 @@ class Verdict(msgspec.Struct, frozen=True):
     texts: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
     detail: str | None = None
+    wake: str | None = None
 
     @property
     def decision(self) -> str:
-        """What the log says was decided: `stop` before the choice."""
+        """What the log says was decided: `wake`, or `stop` before the choice."""
+        if self.wake is not None:
+            return "wake"
         return "stop" if self.stop is not None else self.choice
 
 

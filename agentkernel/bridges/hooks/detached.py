@@ -1,0 +1,130 @@
+"""Hooks that nothing waits for: tasks of their agent, bounded, with a say afterwards.
+
+A detached hook is started where the others of its event are, and outlives the turn: a
+stop of the turn does not touch it, the end of the agent ends and joins it. What it
+decides comes too late and is left aside; what it has to say enters with the next step.
+A hook that rewakes may ask for that step itself, by exit 2.
+
+Invariants. At most `MAX_DETACHED` of one agent are under way, and the next one is
+refused, visibly. Each has one `hook/invoked` and one `hook/result`, log first: what it
+says comes after its result. A message of one run has one id, so that it enters once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeAlias, final
+from weakref import WeakKeyDictionary
+
+import agentkernel as ak
+
+from .executor import HookExecutor
+from .hook import Hook
+from .judge import judge, set_aside
+from .notes import note
+from .record import invoked, returned
+from .spill import Spill
+from .verdict import HookRun, Verdict
+
+__all__ = ["MAX_DETACHED", "DetachedHooks"]
+
+# How many detached hooks of one agent may be under way.
+MAX_DETACHED: Final = 32
+
+_Tell: TypeAlias = Callable[[ak.Agent, str, str], None]
+
+
+@final
+class DetachedHooks:
+    """Starts detached hooks, and delivers what they say."""
+
+    def __init__(self, executor: HookExecutor, spill: Spill, tell: _Tell) -> None:
+        self._executor = executor
+        self._spill = spill
+        self._tell = tell
+        self._running: WeakKeyDictionary[ak.Agent, int] = WeakKeyDictionary()
+
+    def start(
+        self,
+        agent: ak.Agent,
+        hook: Hook,
+        stdin: bytes,
+        on_unfinished: Callable[[], None],
+    ) -> None:
+        """Start a hook, or refuse it; either way the log says so. Not a checkpoint.
+
+        Args:
+          agent: whose event it is, and who owns the task.
+          hook: what is run.
+          stdin: what it is told.
+          on_unfinished: called if the hook did not come to its end.
+
+        """
+        session = agent.session
+        hook_id = invoked(session, hook)
+        if self._running.get(agent, 0) >= MAX_DETACHED:
+            on_unfinished()
+            problem = f"{MAX_DETACHED} detached hooks are under way already"
+            run = HookRun(problem=problem)
+            verdict = judge(hook, run)
+            returned(session, hook_id, run, verdict)
+            self._deliver(agent, hook, hook_id, verdict)
+            return
+        work = partial(self._run, agent, hook, hook_id, stdin, on_unfinished)
+        try:
+            agent.start_soon(work, name=f"detached hook {hook.event}")
+        except ak.AgentDisposedError:
+            on_unfinished()
+            cancelled = HookRun(cancelled=True)
+            returned(session, hook_id, cancelled, judge(hook, cancelled))
+            return
+        self._running[agent] = self._running.get(agent, 0) + 1
+
+    async def _run(
+        self,
+        agent: ak.Agent,
+        hook: Hook,
+        hook_id: str,
+        stdin: bytes,
+        on_unfinished: Callable[[], None],
+    ) -> None:
+        """Run one hook to its end, record it, and say what it said.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through once nothing of the hook runs any more and its result is in
+          the log; it says nothing then.
+
+        """
+        session = agent.session
+        run, verdict = HookRun(cancelled=True), Verdict("cancelled")
+        try:
+            with suppress(ak.StorageError):
+                await session.flush()
+            run = await self._executor.run(hook, stdin, signal=ak.TurnSignal())
+            verdict = await self._spill.fitted(set_aside(hook, run))
+        finally:
+            self._running[agent] -= 1
+            if verdict.outcome == "cancelled":
+                on_unfinished()
+            returned(session, hook_id, run, verdict)
+        self._deliver(agent, hook, hook_id, verdict)
+
+    def _deliver(
+        self, agent: ak.Agent, hook: Hook, hook_id: str, verdict: Verdict
+    ) -> None:
+        """Tell the user, and put what the model is told into the inbox."""
+        for message in verdict.messages:
+            self._tell(agent, hook.event, message)
+        for number, text in enumerate(verdict.texts, 1):
+            agent.inject(
+                note(hook.event, f"{agent.id}:{hook_id}:{number}", text, kind="notice")
+            )
+        if verdict.wake is not None:
+            words = note(
+                hook.event, f"{agent.id}:{hook_id}:wake", verdict.wake, kind="notice"
+            )
+            agent.notice(words)
