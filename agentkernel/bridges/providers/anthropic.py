@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import final
 
 import httpx2
-import trio
 
 from agentkernel import ModelRequest
 
 from .answer import Answer
 from .anthropic_render import render_anthropic
 from .anthropic_stream import AnthropicDecoder
-from .transport import CLOSE_SECONDS, ApiKey, Endpoint
+from .transport import ApiKey, Endpoint, EndpointModel
 from .wire import tool_names
 
 __all__ = ["AnthropicModel"]
 
 
 @final
-class AnthropicModel:
+class AnthropicModel(EndpointModel):
     """A model behind a messages endpoint.
 
     One object serves any number of requests at once. By itself it opens a connection
@@ -60,9 +58,8 @@ class AnthropicModel:
         client: httpx2.AsyncClient | None = None,
         idle_seconds: float = 300.0,
     ) -> None:
-        self.model = model
         self.max_tokens = max_tokens
-        self._endpoint = Endpoint(
+        endpoint = Endpoint(
             f"{base_url.rstrip('/')}/v1/messages",
             headers={"anthropic-version": version, **(headers or {})},
             api_key=api_key,
@@ -70,31 +67,7 @@ class AnthropicModel:
             client=client,
             idle_seconds=idle_seconds,
         )
-
-    def __repr__(self) -> str:
-        return f"AnthropicModel({self.model!r}, host={self._endpoint.host!r})"
-
-    async def __aenter__(self) -> AnthropicModel:
-        """Open connections that answers share. Always a checkpoint."""
-        await self._endpoint.open()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the shared connections.
-
-        Always a checkpoint.
-
-        Cancellation:
-          They are closed all the same.
-
-        """
-        with trio.move_on_after(CLOSE_SECONDS, shield=True):
-            await self._endpoint.close()
+        super().__init__(model, endpoint)
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest, /) -> AsyncGenerator[Answer, None]:

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import final
 from urllib.parse import urlsplit
 
 import httpx2
-import trio
 
 from agentkernel import ModelRequest
 
 from .answer import Answer
 from .openai_render import OpenAIDialect, render_openai
 from .openai_stream import OpenAIDecoder
-from .transport import CLOSE_SECONDS, ApiKey, Endpoint
+from .transport import ApiKey, Endpoint, EndpointModel
 from .wire import tool_names
 
 __all__ = ["OpenAIModel"]
@@ -30,7 +28,7 @@ _OPENAI = "https://api.openai.com/v1"
 
 
 @final
-class OpenAIModel:
+class OpenAIModel(EndpointModel):
     """A model behind a chat-completions endpoint.
 
     One object serves any number of requests at once. By itself it opens a connection
@@ -62,9 +60,8 @@ class OpenAIModel:
         idle_seconds: float = 300.0,
         dialect: OpenAIDialect | None = None,
     ) -> None:
-        self.model = model
         self.dialect: OpenAIDialect = dialect or _dialect_of(base_url)
-        self._endpoint = Endpoint(
+        endpoint = Endpoint(
             f"{base_url.rstrip('/')}/chat/completions",
             headers=headers or {},
             api_key=api_key,
@@ -72,31 +69,7 @@ class OpenAIModel:
             client=client,
             idle_seconds=idle_seconds,
         )
-
-    def __repr__(self) -> str:
-        return f"OpenAIModel({self.model!r}, host={self._endpoint.host!r})"
-
-    async def __aenter__(self) -> OpenAIModel:
-        """Open connections that answers share. Always a checkpoint."""
-        await self._endpoint.open()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the shared connections.
-
-        Always a checkpoint.
-
-        Cancellation:
-          They are closed all the same.
-
-        """
-        with trio.move_on_after(CLOSE_SECONDS, shield=True):
-            await self._endpoint.close()
+        super().__init__(model, endpoint)
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest, /) -> AsyncGenerator[Answer, None]:

@@ -12,7 +12,8 @@ import inspect
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeAlias, final
+from types import TracebackType
+from typing import Self, TypeAlias, final
 from urllib.parse import urlsplit
 
 import httpx2
@@ -24,12 +25,12 @@ from .answer import Answer, Decoder, idle_failure
 from .failures import Secrets, client_failure
 from .wire import encode
 
-__all__ = ["CLOSE_SECONDS", "ApiKey", "Endpoint"]
+__all__ = ["ApiKey", "Endpoint", "EndpointModel"]
 
 ApiKey: TypeAlias = str | Callable[[], "str | Awaitable[str]"] | None
 
 # How long closing may take; it waits for nobody, but a transport might.
-CLOSE_SECONDS = 2.0
+_CLOSE_SECONDS = 2.0
 _CONNECT_SECONDS = 15.0
 
 
@@ -153,7 +154,7 @@ class Endpoint:
                     raise await answer.refusal()
                 yield answer
             finally:
-                with trio.move_on_after(CLOSE_SECONDS, shield=True):
+                with trio.move_on_after(_CLOSE_SECONDS, shield=True):
                     await answer.aclose()
 
     @asynccontextmanager
@@ -166,7 +167,7 @@ class Endpoint:
         try:
             yield client
         finally:
-            with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            with trio.move_on_after(_CLOSE_SECONDS, shield=True):
                 await client.aclose()
 
     def _new_client(self) -> httpx2.AsyncClient:
@@ -196,6 +197,40 @@ class Endpoint:
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 raise client_failure(error, secrets, streaming=False) from error
         raise idle_failure("did not begin an answer", self._idle_seconds)
+
+
+class EndpointModel:
+    """What the models of all providers share: a name, an endpoint, its connections."""
+
+    def __init__(self, model: str, endpoint: Endpoint) -> None:
+        self.model = model
+        self._endpoint = endpoint
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, host={self._endpoint.host!r})"
+
+    async def __aenter__(self) -> Self:
+        """Open connections that answers share. Always a checkpoint."""
+        await self._endpoint.open()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        """Close the shared connections.
+
+        Always a checkpoint.
+
+        Cancellation:
+          They are closed all the same.
+
+        """
+        with trio.move_on_after(_CLOSE_SECONDS, shield=True):
+            await self._endpoint.close()
 
 
 def _is_header(text: str) -> bool:
