@@ -8,8 +8,9 @@ session of the agent that asks, `approval/asked`, and so is its end,
 
 Invariants. A question is closed exactly once, log first: by an answer, or as
 `cancelled` in the very call that stops its turn; one that a crash leaves open is
-closed as `interrupted` when its session is resumed. An answer to a closed question is
-an error and runs nothing. A cancelled question is no denial.
+closed as `interrupted` when its session is resumed. An answer that is refused changes
+nothing. An answer to a closed question is an error and runs nothing. A cancelled
+question is no denial.
 
 A yes for the whole session is remembered in the log (`GRANT`), and holds for that
 session alone: neither for a fork of it nor for a child of its agent.
@@ -18,8 +19,9 @@ session alone: neither for a fork of it nor for a child of its agent.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
-from typing import Literal, TypeAlias, final
+from contextlib import ExitStack, suppress
+from threading import get_ident
+from typing import Final, Literal, TypeAlias, final, get_args
 from weakref import WeakKeyDictionary
 
 import trio
@@ -28,11 +30,16 @@ import agentkernel as ak
 from agentkernel.tools.approval import Decision, Policy
 
 from .grants import GRANT, Grants
-from .question import ApprovalScope, OpenQuestion, Question, StaleApprovalError
+from .question import ApprovalScope, OpenQuestion, Question
+from .standing import Standing
 
 __all__ = ["Approvals"]
 
 _Permission: TypeAlias = ak.Allow | ak.Ask | ak.Deny
+_Answer: TypeAlias = Literal["allow", "deny"]
+
+_ANSWERS: Final[frozenset[object]] = frozenset(get_args(_Answer))
+_SCOPES: Final[frozenset[object]] = frozenset((None, *get_args(ApprovalScope)))
 
 
 @final
@@ -47,10 +54,10 @@ class Approvals:
     def __init__(self, scope: ak.Kernel | ak.Agent, policy: Policy) -> None:
         self._scope = scope
         self.policy = policy
-        self._open: dict[str, OpenQuestion] = {}
         self._grants: WeakKeyDictionary[ak.Agent, Grants] = WeakKeyDictionary()
         kernel = scope.kernel if isinstance(scope, ak.Agent) else scope
-        self._kernel = kernel
+        self._thread = get_ident()
+        self._standing = Standing(kernel)
         self._unregister = [
             kernel.on(ak.PreExecute, self._pre_execute),
             kernel.on(ak.Approve, self._approve),
@@ -74,14 +81,14 @@ class Approvals:
         """
         return tuple(
             entry.question
-            for entry in self._open.values()
+            for entry in self._standing
             if agent is None or entry.question.agent is agent
         )
 
     def answer(
         self,
         approval_id: str,
-        decision: Literal["allow", "deny"],
+        decision: _Answer,
         *,
         scope: ApprovalScope | None = None,
         reason: str | None = None,
@@ -101,19 +108,23 @@ class Approvals:
 
         Raises:
           StaleApprovalError: if the question is closed, or not known. Nothing runs.
-          ValueError: if the scope is `session` and the question does not permit
-            that, or the answer is no.
+          ValueError: if the decision or the scope is none of those, or the scope is
+            `session` and the question does not permit that, or the answer is no.
+          TypeError: if the reason is no text.
+          WrongThreadError: if this is not the kernel's thread.
 
         """
-        entry = self._find(approval_id)
+        self._check_thread("answer")
+        entry = self._standing.find(approval_id)
+        _check(decision, scope, reason)
         if scope == "session" and decision == "deny":
             raise ValueError("only a yes can hold for the whole session")
         if scope == "session" and not entry.question.may_last:
             raise ValueError("a yes to this question holds once only")
         if decision == "deny":
-            self._close(entry, "denied", reason=reason)
-            return
-        self._close(entry, "allowed", scope or entry.question.scope, reason)
+            self._standing.close(entry, "denied", reason=reason)
+        else:
+            self._allow(entry, scope or entry.question.scope, reason)
 
     def dismiss(
         self, approval_id: str, *, keep_inbox: bool = False
@@ -124,27 +135,16 @@ class Approvals:
 
         Raises:
           StaleApprovalError: if the question is closed, or not known.
+          WrongThreadError: if this is not the kernel's thread.
 
         """
-        question = self._find(approval_id).question
+        self._check_thread("dismiss")
+        question = self._standing.find(approval_id).question
         return question.agent.cancel(ak.USER, keep_inbox=keep_inbox, turn=question.turn)
 
-    def _find(self, approval_id: str) -> OpenQuestion:
-        entry = self._open.get(approval_id)
-        if entry is not None:
-            return entry
-        raise StaleApprovalError(approval_id, self._fate(approval_id))
-
-    def _fate(self, approval_id: str) -> str | None:
-        """Look in the live tails for how a question was closed."""
-        for agent in self._kernel.agents:
-            for event in reversed(agent.session.events):
-                fact = event.data
-                if not isinstance(fact, ak.ApprovalDecided):
-                    continue
-                if fact.approval_id == approval_id:
-                    return fact.decision
-        return None
+    def _check_thread(self, verb: str) -> None:
+        if get_ident() != self._thread:
+            raise ak.WrongThreadError(verb)
 
     def _covers(self, agent: ak.Agent) -> bool:
         if isinstance(self._scope, ak.Kernel):
@@ -230,38 +230,34 @@ class Approvals:
         """
         if not self._covers(payload.agent):
             return await following(payload)
-        entry = self._ask(payload)
-        session = payload.agent.session
-        unregister = payload.signal.on_cancel(
-            lambda _reason: self._close(entry, "cancelled")
-        )
-        try:
+        payload.signal.raise_if_cancelled()
+        entry = self._make_question(payload)
+        standing = self._standing
+        with ExitStack() as leaving:
+            leaving.callback(standing.close, entry, "cancelled")
+            leaving.callback(
+                payload.signal.on_cancel(lambda _: standing.close(entry, "cancelled"))
+            )
+            standing.put(entry)
             # A crash while it stands shall find it. A store that fails is reported
             # by the kernel, and starts no call.
             with suppress(ak.StorageError):
-                await session.flush()
+                await payload.agent.session.flush()
             await entry.closed.wait()
-        except BaseException:
-            self._close(entry, "cancelled")
-            raise
-        finally:
-            unregister()
         payload.signal.raise_if_cancelled()
         decided = entry.decided
-        assert decided is not None
-        if decided.decision == "denied":
-            return ak.Deny(decided.reason or "the user said no")
-        return ak.Allow()
+        if decided is not None and decided.decision == "allowed":
+            return ak.Allow()
+        reason = None if decided is None else decided.reason
+        return ak.Deny(reason or "the user said no")
 
-    def _ask(self, payload: ak.Approve) -> OpenQuestion:
-        """Append a question and list it. Not a checkpoint."""
+    def _make_question(self, payload: ak.Approve) -> OpenQuestion:
         agent, call = payload.agent, payload.call
-        session = agent.session
         decision = self.policy.decide(call.name, call.arguments)
         asks = decision.action == "ask" and decision.reason == payload.reason
         grant = self._grant_for(decision, call.name, call.arguments) if asks else ""
         question = Question(
-            f"{agent.id}:{session.last_seq + 1}",
+            f"{agent.id}:{agent.session.last_seq + 1}",
             agent,
             call.turn,
             call.call_id,
@@ -271,48 +267,40 @@ class Approvals:
             decision.scope if asks else "once",
             bool(grant),
         )
-        entry = self._open[question.id] = OpenQuestion(question, grant)
-        session.append(
-            ak.ApprovalAsked(
-                question.id,
-                call.call_id,
-                call.name,
-                call.arguments,
-                agent.id,
-                payload.reason or None,
-            )
-        )
-        return entry
+        return OpenQuestion(question, grant)
 
-    def _close(
-        self,
-        entry: OpenQuestion,
-        decision: Literal["allowed", "denied", "cancelled"],
-        scope: ApprovalScope = "once",
-        reason: str | None = None,
+    def _allow(
+        self, entry: OpenQuestion, scope: ApprovalScope, reason: str | None
     ) -> None:
-        """Close a question, once: the fact, then the list, then who waits."""
-        if entry.decided is not None:
-            return
+        """Record a yes; let it hold for the session, and for what is asked already."""
         question = entry.question
-        agent, session = question.agent, question.agent.session
-        entry.decided = ak.ApprovalDecided(question.id, decision, scope, reason)
-        self._open.pop(question.id, None)
-        if not session.closed:
-            session.append(entry.decided)
-        entry.closed.set()
-        if decision == "allowed" and scope == "session":
-            self._remember(agent, question.id, entry.grant)
-
-    def _remember(self, agent: ak.Agent, approval_id: str, grant: str) -> None:
-        """Let a yes hold for the session, and for what is asked already."""
-        self._grants.setdefault(agent, Grants()).known.add(grant)
-        body = {"session": agent.id, "approval_id": approval_id, "grant": grant}
+        agent = question.agent
+        self._standing.close(entry, "allowed", scope, reason)
+        if scope == "once":
+            return
+        body = {"session": agent.id, "approval_id": question.id, "grant": entry.grant}
         agent.session.append(ak.Extension(GRANT, body))
-        for other in tuple(self._open.values()):
-            if other.question.agent is agent and other.grant == grant:
-                reason = f"allowed for this session by {approval_id}"
-                self._close(other, "allowed", reason=reason)
+        self._grants.setdefault(agent, Grants()).known.add(entry.grant)
+        reason = f"allowed for this session by {question.id}"
+        for other in tuple(self._standing):
+            if other.question.agent is agent and other.grant == entry.grant:
+                self._standing.close(other, "allowed", reason=reason)
+
+
+def _check(decision: object, scope: object, reason: object) -> None:
+    """Refuse an answer that is none.
+
+    Raises:
+      ValueError: if the decision or the scope is not known.
+      TypeError: if the reason is no text.
+
+    """
+    if decision not in _ANSWERS:
+        raise ValueError(f"the answer is 'allow' or 'deny', not {decision!r}")
+    if scope not in _SCOPES:
+        raise ValueError(f"the scope is 'once' or 'session', not {scope!r}")
+    if not isinstance(reason, str | None):
+        raise TypeError(f"the reason is a text, not {reason!r}")
 
 
 def _line(agent: ak.Agent) -> Iterator[ak.Agent]:

@@ -1,0 +1,217 @@
+"""A question and its end are in the log first: refusals, exits and nested answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, cast
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+import agentkernel as ak
+from agentkernel.bridges.approvals import Approvals, Question, StaleApprovalError
+from agentkernel.testing import ScriptedModel, call, check_log
+from agentkernel.tools.approval import Policy
+from tests.race.rig import BodyTool, codes, endings, facts, returns_done
+
+ASK = Policy((), default="ask")
+Answer = Callable[[Approvals, str], object]
+
+
+async def question_of(
+    agent: ak.Agent, model: ScriptedModel, approvals: Approvals
+) -> Question:
+    """What is asked about the one call that the model makes."""
+    agent.tools.add(BodyTool("a", returns_done))
+    model.add([call("a")])
+    agent.followup("go")
+    await trio.testing.wait_all_tasks_blocked()
+    (question,) = approvals.open()
+    return question
+
+
+REFUSED: dict[str, tuple[Answer, type[Exception]]] = {
+    "an unknown decision": (
+        lambda all_, key: all_.answer(key, cast("Literal['deny']", "denied")),
+        ValueError,
+    ),
+    "an unknown scope": (
+        lambda all_, key: all_.answer(
+            key, "allow", scope=cast("Literal['session']", "always")
+        ),
+        ValueError,
+    ),
+    "a reason that is no text": (
+        lambda all_, key: all_.answer(key, "deny", reason=cast("str", 5)),
+        TypeError,
+    ),
+}
+
+
+@pytest.mark.clause("L3")
+@pytest.mark.parametrize("how", REFUSED)
+async def test_a_refused_answer_leaves_the_question_as_it_was(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock, how: str
+) -> None:
+    """Nothing runs, and the next answer, a proper one, is as good as the first."""
+    approvals = Approvals(agent.kernel, ASK)
+    question = await question_of(agent, model, approvals)
+    answer, error = REFUSED[how]
+    with pytest.raises(error):
+        answer(approvals, question.id)
+    assert approvals.open() == (question,)
+    assert len(agent.session.open_approvals) == 1
+    assert not facts(agent, ak.ApprovalDecided)
+    approvals.answer(question.id, "deny")
+    await agent.when_idle()
+    assert codes(agent) == ["DENIED"]
+    check_log(agent.session.events)
+
+
+@pytest.mark.clause("C13c", "L3")
+@pytest.mark.parametrize("verb", ["answer", "dismiss"])
+async def test_an_answer_from_another_thread_is_refused_and_changes_nothing(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock, verb: str
+) -> None:
+    """A stop afterwards still finds the question and closes it."""
+    approvals = Approvals(agent.kernel, ASK)
+    question = await question_of(agent, model, approvals)
+
+    def speak() -> None:
+        if verb == "answer":
+            approvals.answer(question.id, "allow")
+        else:
+            approvals.dismiss(question.id)
+
+    with pytest.raises(ak.WrongThreadError):
+        await trio.to_thread.run_sync(speak)
+    assert approvals.open() == (question,)
+    agent.cancel()
+    await agent.when_idle()
+    assert [fact.decision for fact in facts(agent, ak.ApprovalDecided)] == ["cancelled"]
+    assert codes(agent) == ["ABORTED_BEFORE_DISPATCH"]
+    check_log(agent.session.events)
+
+
+async def test_a_question_that_cannot_be_recorded_is_none(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock
+) -> None:
+    """A listener gives a reason that is no text: its call fails, nothing is listed."""
+    approvals = Approvals(agent.kernel, Policy(default="allow"))
+
+    async def ask(_payload: ak.PreExecute, _following: object) -> ak.Ask:
+        return ak.Ask(cast("str", 5))
+
+    agent.on(ak.PreExecute, ask)
+    agent.tools.add(BodyTool("a", returns_done))
+    model.add([call("a")])
+    agent.followup("go")
+    await agent.when_idle()
+    assert approvals.open() == ()
+    assert not facts(agent, ak.ApprovalAsked)
+    assert len(codes(agent)) == 1
+    assert codes(agent) != [None]
+
+
+@pytest.mark.parametrize("second", ["allow", "deny", "dismiss", "cancel"])
+async def test_what_an_observer_of_an_answer_says_comes_too_late(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock, second: str
+) -> None:
+    """It is called within the answer: the list is without the question by then."""
+    approvals = Approvals(agent.kernel, ASK)
+    question = await question_of(agent, model, approvals)
+    late: list[str | None] = []
+
+    def again(payload: ak.Appended) -> None:
+        if not isinstance(payload.event.data, ak.ApprovalDecided):
+            return
+        assert approvals.open() == ()
+        try:
+            if second == "cancel":
+                agent.cancel()
+            elif second == "dismiss":
+                approvals.dismiss(question.id)
+            else:
+                approvals.answer(question.id, "deny" if second == "deny" else "allow")
+        except StaleApprovalError as error:
+            late.append(error.decision)
+
+    agent.on(ak.Appended, again)
+    approvals.answer(question.id, "allow")
+    await agent.when_idle()
+    assert [fact.decision for fact in facts(agent, ak.ApprovalDecided)] == ["allowed"]
+    stopped = second == "cancel"
+    assert late == ([] if stopped else ["allowed"])
+    assert codes(agent) == ["ABORTED_BEFORE_DISPATCH" if stopped else None]
+    check_log(agent.session.events)
+
+
+@pytest.mark.clause("T7b", "L3")
+async def test_a_stop_by_an_observer_of_the_question_closes_it_within_the_stop(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock
+) -> None:
+    """Nobody waits for an answer yet, and a yes behind the stop is late all the same."""
+    approvals = Approvals(agent.kernel, ASK)
+    late: list[str | None] = []
+
+    def stop(payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.ApprovalAsked):
+            agent.cancel()
+            assert approvals.open() == ()
+            assert not agent.session.open_approvals
+            with pytest.raises(StaleApprovalError) as error:
+                approvals.answer(fact.approval_id, "allow")
+            late.append(error.value.decision)
+
+    agent.on(ak.Appended, stop)
+    agent.tools.add(BodyTool("a", returns_done))
+    model.add([call("a")])
+    agent.followup("go")
+    await agent.when_idle()
+    assert late == ["cancelled"]
+    assert [fact.decision for fact in facts(agent, ak.ApprovalDecided)] == ["cancelled"]
+    assert codes(agent) == ["ABORTED_BEFORE_DISPATCH"]
+    check_log(agent.session.events)
+
+
+@pytest.mark.clause("C10c")
+@pytest.mark.parametrize("kind", [ak.ApprovalAsked, ak.ApprovalDecided])
+@pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])
+async def test_no_question_is_open_when_an_exit_has_left_the_kernel(
+    model: ScriptedModel,
+    autojump_clock: MockClock,
+    leaving: type[BaseException],
+    kind: type[ak.Fact],
+) -> None:
+    """An observer of the question, or of its end, asks for the exit."""
+    seen: list[tuple[ak.Agent, Approvals]] = []
+
+    def leave(payload: ak.Appended) -> None:
+        if isinstance(payload.event.data, kind):
+            raise leaving
+
+    async def work() -> None:
+        async with ak.open_kernel(ak.MemoryStore()) as kernel:
+            kernel.models.register("scripted", model)
+            approvals = Approvals(kernel, ASK)
+            agent = (await kernel.create("s", model="scripted")).agent
+            seen.append((agent, approvals))
+            agent.on(ak.Appended, leave)
+            agent.tools.add(BodyTool("a", returns_done))
+            model.add([call("a")])
+            agent.followup("go")
+            await trio.testing.wait_all_tasks_blocked()
+            approvals.answer(approvals.open()[0].id, "deny")
+
+    with pytest.raises(leaving):
+        await work()
+    ((agent, approvals),) = seen
+    assert approvals.open() == ()
+    assert agent.session.open_approvals == ()
+    assert len(facts(agent, ak.ApprovalDecided)) == 1
+    expected = "error" if kind is ak.ApprovalAsked else "disposed"
+    assert endings(agent) == [(1, expected)]
+    check_log(agent.session.events)
