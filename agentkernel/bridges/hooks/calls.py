@@ -10,6 +10,7 @@ import trio
 
 import agentkernel as ak
 
+from .notes import notes
 from .runner import Runner
 from .verdict import Verdict
 
@@ -133,11 +134,8 @@ class CallHooks:
 
     def _add(self, call: ak.ToolInvocation, event: str, verdict: Verdict) -> None:
         """Have what hooks say about a call stand behind the results of its step."""
-        for number, text in enumerate(verdict.texts, 1):
-            note = self._runner.note(
-                call.agent, event, f"{call.call_id}:{event}:{number}", text
-            )
-            call.agent.inject(note)
+        for message in notes(call.agent, event, verdict):
+            call.agent.inject(message)
 
     async def _obey(self, call: ak.ToolInvocation, verdict: Verdict) -> None:  # noqa: ASYNC910  # waits only if it must
         """Stop the turn if a hook says so. A checkpoint only then.

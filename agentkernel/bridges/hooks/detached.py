@@ -18,12 +18,14 @@ from functools import partial
 from typing import Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 import agentkernel as ak
 
 from .executor import HookExecutor
 from .hook import Hook
 from .judge import judge, set_aside
-from .notes import note
+from .notes import note, notes
 from .record import invoked, returned
 from .spill import Spill
 from .verdict import HookRun, Verdict
@@ -119,12 +121,8 @@ class DetachedHooks:
         """Tell the user, and put what the model is told into the inbox."""
         for message in verdict.messages:
             self._tell(agent, hook.event, message)
-        for number, text in enumerate(verdict.texts, 1):
-            agent.inject(
-                note(hook.event, f"{agent.id}:{hook_id}:{number}", text, kind="notice")
-            )
+        verdict = msgspec.structs.replace(verdict, source=hook_id)
+        for words in notes(agent, hook.event, verdict, kind="notice"):
+            agent.inject(words)
         if verdict.wake is not None:
-            words = note(
-                hook.event, f"{agent.id}:{hook_id}:wake", verdict.wake, kind="notice"
-            )
-            agent.notice(words)
+            agent.notice(note(agent, hook.event, verdict, verdict.wake, kind="notice"))

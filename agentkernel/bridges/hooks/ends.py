@@ -11,6 +11,7 @@ import trio
 import agentkernel as ak
 
 from .hook import HookEvent
+from .notes import note
 from .runner import Runner
 
 __all__ = ["MAX_BLOCKS", "EndHooks"]
@@ -66,9 +67,9 @@ class EndHooks:
             )
             return
         state.blocks += 1
-        message_id = f"{event}:{payload.turn}:{payload.step}"
-        note = self._runner.note(agent, event, message_id, "\n".join(words))
-        agent.steer(note)
+        message = note(agent, event, verdict, "\n".join(words))
+        state.own.add(message.id)
+        agent.steer(message)
 
     def appended(self, payload: ak.Appended) -> None:
         """Start the Interrupt hooks of an aborted turn; nothing waits for them."""

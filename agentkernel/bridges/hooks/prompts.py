@@ -10,6 +10,7 @@ import msgspec
 import agentkernel as ak
 
 from .hook import HookEvent
+from .notes import notes
 from .runner import Runner
 from .verdict import Verdict
 
@@ -44,7 +45,7 @@ class PromptHooks:
         if stop is not None:
             return ak.Reject(stop)
         kept: list[ak.UserMessage] = []
-        notes: list[ak.UserMessage] = []
+        added: list[ak.UserMessage] = []
         reasons: list[str] = []
         for message in payload.messages:
             if not self._is_prompt(agent, message):
@@ -58,12 +59,7 @@ class PromptHooks:
                 self._runner.tell(agent, "UserPromptSubmit", verdict.reason)
                 continue
             kept.append(message)
-            notes += [
-                self._runner.note(
-                    agent, "UserPromptSubmit", f"{message.id}:hook-{n}", text
-                )
-                for n, text in enumerate(verdict.texts, 1)
-            ]
+            added += notes(agent, "UserPromptSubmit", verdict)
         prompts = any(self._is_prompt(agent, message) for message in kept)
         if reasons and not prompts and payload.step == 1:
             return ak.Reject("\n".join(reasons))
@@ -76,7 +72,7 @@ class PromptHooks:
             for note in self._runner.state(agent).greetings
             if agent.session.record(note.id) is None
         ]
-        return ak.Enter((*greetings, *decision.messages, *notes))
+        return ak.Enter((*greetings, *decision.messages, *added))
 
     def _is_prompt(self, agent: ak.Agent, message: ak.UserMessage) -> bool:
         if message.passive or message.kind != "user":
@@ -128,8 +124,5 @@ class PromptHooks:
         if verdict.stop is not None:
             return verdict.stop
         state.started = True
-        state.greetings = [
-            self._runner.note(agent, event, f"{event}:{session.epoch}:{n}", text)
-            for n, text in enumerate(verdict.texts, 1)
-        ]
+        state.greetings = notes(agent, event, verdict)
         return None

@@ -17,7 +17,6 @@ from .detached import DetachedHooks
 from .executor import HookExecutor
 from .hook import Hook, HookEvent
 from .matcher import condition_holds
-from .notes import note
 from .settings import HookSettings
 from .spill import Spill
 from .verdict import Verdict
@@ -38,7 +37,7 @@ class AgentState:
         # it enters with the first step that something enters.
         self.started = False
         self.greetings: list[ak.UserMessage] = []
-        # Messages that hooks sent: no prompts of anybody.
+        # Messages that hooks steered: no prompts of anybody.
         self.own: set[str] = set()
         # Hooks that run once and have run, or run now.
         self.spent: set[Hook] = set()
@@ -159,10 +158,3 @@ class Runner:
     def state(self, agent: ak.Agent) -> AgentState:
         """Look up what is kept of an agent."""
         return self._states.setdefault(agent, AgentState())
-
-    def note(
-        self, agent: ak.Agent, event: str, message_id: str, text: str
-    ) -> ak.UserMessage:
-        """Make a message of a hook's words to the model, and know it again."""
-        self.state(agent).own.add(message_id)
-        return note(event, message_id, text)

@@ -57,6 +57,7 @@ class Verdict(msgspec.Struct, frozen=True):
       texts: for the model.
       messages: for the user.
       detail: for the log: what was wrong with the run.
+      source: the run that it comes from, or the first of those; it names messages.
       wake: what a detached hook wakes the agent with, None if it does not.
 
     """
@@ -71,6 +72,7 @@ class Verdict(msgspec.Struct, frozen=True):
     messages: tuple[str, ...] = ()
     detail: str | None = None
     wake: str | None = None
+    source: str = ""
 
     @property
     def decision(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import final
 
+import msgspec
 import trio
 
 import agentkernel as ak
@@ -86,4 +87,4 @@ class WaitedHooks:
                     on_unfinished(hook)
                 returned(session, hook_id, one, verdict, counts=ended)
         signal.raise_if_cancelled()
-        return merge(verdicts)
+        return msgspec.structs.replace(merge(verdicts), source=ids[0])
