@@ -215,3 +215,35 @@ async def test_no_question_is_open_when_an_exit_has_left_the_kernel(
     expected = "error" if kind is ak.ApprovalAsked else "disposed"
     assert endings(agent) == [(1, expected)]
     check_log(agent.session.events)
+
+
+@pytest.mark.case("STORE-12")
+async def test_an_answer_from_before_a_crash_is_for_no_question_of_the_next_life(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock
+) -> None:
+    """The question was shown, and lost with what the disk had not; another stands there.
+
+    1. Life one asks; nothing behind the header survives.
+    2. Life two asks about another call, at the same place in the log.
+    3. The client of life one says yes: that runs nothing.
+    """
+    shown = await question_of(agent, model, Approvals(agent.kernel, ASK))
+    store = ak.MemoryStore()
+    async with store:
+        claim = await store.claim("s", token=agent.id, create=True)
+        await store.write([ak.Append(claim, agent.session.events[:1])])
+        await store.release(claim)
+    async with ak.open_kernel(store) as kernel:
+        kernel.models.register("scripted", model)
+        approvals = Approvals(kernel, ASK)
+        resumed = (await kernel.resume("s")).agent
+        question = await question_of(resumed, model, approvals)
+        seqs = [
+            next(e.seq for e in events if isinstance(e.data, ak.ApprovalAsked))
+            for events in (agent.session.events, resumed.session.events)
+        ]
+        assert seqs[0] == seqs[1]
+        with pytest.raises(StaleApprovalError):
+            approvals.answer(shown.id, "allow")
+        assert approvals.open() == (question,)
+        assert codes(resumed) == []

@@ -36,9 +36,8 @@ from .standing import Standing
 __all__ = ["Approvals"]
 
 _Permission: TypeAlias = ak.Allow | ak.Ask | ak.Deny
-_Answer: TypeAlias = Literal["allow", "deny"]
 
-_ANSWERS: Final[frozenset[object]] = frozenset(get_args(_Answer))
+_ANSWERS: Final[frozenset[object]] = frozenset(("allow", "deny"))
 _SCOPES: Final[frozenset[object]] = frozenset((None, *get_args(ApprovalScope)))
 
 
@@ -88,7 +87,7 @@ class Approvals:
     def answer(
         self,
         approval_id: str,
-        decision: _Answer,
+        decision: Literal["allow", "deny"],
         *,
         scope: ApprovalScope | None = None,
         reason: str | None = None,
@@ -256,8 +255,10 @@ class Approvals:
         decision = self.policy.decide(call.name, call.arguments)
         asks = decision.action == "ask" and decision.reason == payload.reason
         grant = self._grant_for(decision, call.name, call.arguments) if asks else ""
+        session = agent.session
         question = Question(
-            f"{agent.id}:{agent.session.last_seq + 1}",
+            # Shown before it is durable: with the epoch, no later life gives it again.
+            f"{agent.id}:{session.epoch}:{session.last_seq + 1}",
             agent,
             call.turn,
             call.call_id,
