@@ -143,7 +143,7 @@ class Agent:
 
     def start_soon(
         self, fn: Callable[[], Awaitable[object]], /, *, name: str | None = None
-    ) -> None:
+    ) -> Callable[[], None]:
         """Start a task that belongs to the agent and outlives its turns.
 
         It is cancelled and joined when the agent is disposed of, before the session
@@ -151,8 +151,13 @@ class Agent:
         kernel's own context and not in the caller's. What it raises is reported as
         `agent/error`. Not a checkpoint.
 
+        Returns:
+          A function that tells this task to end, by cancellation; harmless when called
+          again. A task that ignores that is named by `blockers` and `agent/stuck`.
+
         Raises:
           AgentDisposedError: if the agent's disposal has begun.
+          WrongThreadError: if this is not the kernel's thread.
 
         """
         driver = self._driver
@@ -160,7 +165,7 @@ class Agent:
         if driver.lifecycle != "live":
             raise AgentDisposedError(self.id)
         known = name or str(getattr(fn, "__qualname__", fn))
-        driver.background.start(fn, known)
+        return driver.background.start(fn, known)
 
     def wake(self) -> bool:
         """Drain what is parked, from the front. Not a checkpoint.
@@ -290,7 +295,10 @@ class Agent:
         return await ask_approval(self._driver, call, reason)
 
     def blockers(self) -> tuple[Blocker, ...]:
-        """List what quiescence waits for now; empty for an idle agent."""
+        """List what quiescence waits for now, and tasks that were told to end.
+
+        Empty for an idle agent, unless such a task of it is still there.
+        """
         return self._driver.work.blockers()
 
     @overload

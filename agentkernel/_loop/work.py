@@ -19,8 +19,8 @@ from .payload import Blocker
 
 __all__ = ["Entry", "Watchdog", "Watched", "Work"]
 
-# How long a stopped tool may go on before its scope is shielded, so that a tool
-# that swallows cancellations waits instead of spinning.
+# How long a stopped tool or task may go on before its scope is shielded, so that what
+# swallows cancellations waits instead of spinning.
 _SPIN_SECONDS: Final = 0.5
 
 
@@ -105,7 +105,7 @@ class Watched(Protocol):
 
 @final
 class Watchdog:
-    """Shields tools that ignore a stop, and reports what takes too long."""
+    """Shields tools and tasks that ignore a stop, and reports what takes too long."""
 
     def __init__(self, stuck_after: float) -> None:
         self._stuck_after = stuck_after

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from contextvars import ContextVar
 
 import pytest
-from trio.testing import wait_all_tasks_blocked
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
-from agentkernel.testing import ScriptedModel
+from agentkernel.testing import Gate, ScriptedModel, call
 from tests.race.parts import once
+from tests.race.rig import BodyTool, endings
 
 WORD: ContextVar[str] = ContextVar("word", default="of the kernel")
 
@@ -39,3 +42,172 @@ async def test_a_task_of_an_agent_works_for_it_whoever_starts_it() -> None:
             await other.when_idle()
             await wait_all_tasks_blocked()
     assert seen == [("owner", "of the kernel")] * 4
+
+
+class Stubborn:
+    """Work that swallows every cancellation until it is let go, and counts them.
+
+    It gives up after very many, which work at rest does not reach.
+    """
+
+    MANY = 100_000
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.done = trio.Event()
+
+    async def __call__(self) -> None:
+        while not self.done.is_set() and self.rounds < self.MANY:
+            try:
+                await self.done.wait()
+            except trio.Cancelled:
+                self.rounds += 1
+
+    async def spun(self, rounds: int = 20) -> None:
+        """Wait until it has ignored that many cancellations."""
+        while self.rounds < rounds:
+            await trio.lowlevel.checkpoint()
+
+
+def names(blockers: tuple[ak.Blocker, ...]) -> list[tuple[str, str]]:
+    return [(b.kind, b.name) for b in blockers]
+
+
+@pytest.mark.clause("C11b", "C11c", "C11d")
+@pytest.mark.case("LIFE-01")
+@pytest.mark.parametrize("busy", [True, False])
+async def test_tasks_that_ignore_the_end_of_their_agent_are_named_and_at_rest(
+    kernel: ak.Kernel, model: ScriptedModel, mock_clock: MockClock, *, busy: bool
+) -> None:
+    """Each by its name, in one report; the one that ends as it should is in none.
+
+    0.0 the agent is disposed of; 0.5 what still spins is shielded and blocks; 5.0
+    `agent/stuck`; then the work is let go.
+    """
+    handle = await kernel.create("s2", model="scripted")
+    agent = handle.agent
+    stuck: list[tuple[ak.Blocker, ...]] = []
+    agent.on(ak.AgentStuck, lambda p: stuck.append(p.blockers))
+    spinner, other = Stubborn(), Stubborn()
+    agent.start_soon(spinner, name="one")
+    agent.start_soon(trio.sleep_forever, name="obedient")
+    agent.start_soon(other, name="two")
+    if busy:
+        model.add([Gate()])
+        agent.followup("go")
+    await wait_all_tasks_blocked()
+    assert ("job", "one") not in names(agent.blockers())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(handle.dispose)
+        await spinner.spun()
+        await other.spun()
+        assert names(agent.blockers()) == [("job", "one"), ("job", "two")]
+        mock_clock.jump(0.5)
+        await wait_all_tasks_blocked()
+        still = spinner.rounds, other.rounds
+        mock_clock.jump(4.0)
+        await wait_all_tasks_blocked()
+        assert stuck == []
+        mock_clock.jump(0.5)
+        await wait_all_tasks_blocked()
+        assert [names(each) for each in stuck] == [[("job", "one"), ("job", "two")]]
+        assert stuck[0][0].age == 5.0
+        mock_clock.jump(60)
+        await wait_all_tasks_blocked()
+        assert len(stuck) == 1
+        assert (spinner.rounds, other.rounds) == still
+        spinner.done.set()
+        other.done.set()
+    assert agent.blockers() == ()
+
+
+@pytest.mark.clause("C11c", "C11d")
+async def test_one_task_is_ended_alone_and_named_if_it_ignores_that(
+    agent: ak.Agent, model: ScriptedModel, mock_clock: MockClock
+) -> None:
+    """Neither its siblings nor the tool of a running turn lose their cancellability."""
+    stuck: list[list[tuple[str, str]]] = []
+    agent.on(ak.AgentStuck, lambda p: stuck.append(names(p.blockers)))
+
+    async def waits(_: ak.ToolInvocation) -> ak.ToolOutput:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    work = Stubborn()
+    agent.tools.add(BodyTool("t", waits))
+    end_sibling = agent.start_soon(trio.sleep_forever, name="obedient")
+    end = agent.start_soon(work, name="stubborn")
+    model.add([call("t")])
+    agent.followup("go")
+    await wait_all_tasks_blocked()
+    assert names(agent.blockers()) == [("tool", "t")]
+    end()
+    end()
+    await work.spun()
+    assert names(agent.blockers()) == [("tool", "t"), ("job", "stubborn")]
+    mock_clock.jump(0.5)
+    await wait_all_tasks_blocked()
+    still = work.rounds
+    mock_clock.jump(4.5)
+    await wait_all_tasks_blocked()
+    assert stuck == [[("tool", "t"), ("job", "stubborn")]]
+    assert work.rounds == still
+    agent.cancel()
+    end_sibling()
+    await agent.when_idle()
+    assert names(agent.blockers()) == [("job", "stubborn")]
+    work.done.set()
+    await wait_all_tasks_blocked()
+    assert agent.blockers() == ()
+    assert endings(agent) == [(1, "aborted")]
+    end()
+    assert agent.blockers() == ()
+
+
+@pytest.mark.clause("C11d")
+async def test_a_task_that_ends_when_it_is_told_to_leaves_no_timer(
+    agent: ak.Agent, mock_clock: MockClock
+) -> None:
+    """Before its first step, in the middle, and when its work is over already."""
+    ran: list[str] = []
+
+    async def work() -> None:
+        ran.append("began")
+        await trio.sleep_forever()
+
+    async def short() -> None:
+        await trio.lowlevel.checkpoint()
+
+    end_unborn = agent.start_soon(work)
+    end_unborn()
+    await wait_all_tasks_blocked()
+    end, end_short = agent.start_soon(work), agent.start_soon(short)
+    await wait_all_tasks_blocked()
+    end()
+    end_short()
+    await wait_all_tasks_blocked()
+    assert agent.blockers() == ()
+    assert trio.lowlevel.current_statistics().seconds_to_next_deadline == math.inf
+
+
+@pytest.mark.clause("C13c")
+async def test_the_end_of_a_task_belongs_to_the_kernels_thread(
+    agent: ak.Agent,
+) -> None:
+    """Another thread is told so, and the task goes on."""
+    gone = trio.Event()
+
+    async def work() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            gone.set()
+
+    end = agent.start_soon(work)
+    await wait_all_tasks_blocked()
+    with pytest.raises(ak.WrongThreadError):
+        await trio.to_thread.run_sync(end)
+    await wait_all_tasks_blocked()
+    assert not gone.is_set()
+    end()
+    await gone.wait()
