@@ -15,7 +15,7 @@ import fnmatch
 import posixpath
 import re
 from collections.abc import Collection, Iterable
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 
@@ -25,6 +25,7 @@ __all__ = ["Action", "Decision", "Policy", "Rule", "Syntax"]
 
 Action: TypeAlias = Literal["allow", "ask", "deny"]
 Syntax: TypeAlias = Literal["glob", "regex", "path", "command"]
+_Scope: TypeAlias = Literal["once", "session"]
 
 # What joins, nests, expands or redirects commands in a shell.
 _SHELL = re.compile(r"[;&|<>`$(){}\n\r\\]")
@@ -32,6 +33,9 @@ _SHELL = re.compile(r"[;&|<>`$(){}\n\r\\]")
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What to do about some calls.
+
+    Making one, in Python or from a file, refuses what it does not know: a word that is
+    misspelled is an error there, and no permission later.
 
     Attributes:
       action: `allow`, `ask` or `deny`.
@@ -61,6 +65,11 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     reason: str = ""
 
     def __post_init__(self) -> None:
+        _require(self.action, Action, "the action of a rule")
+        _require(self.syntax, Syntax, "the syntax of a rule")
+        _require(self.scope, _Scope, "the scope of a rule")
+        for text in (self.tool, self.argument or "", self.pattern or "", self.reason):
+            _require_text(text)
         if self.pattern is not None and self.argument is None:
             raise ValueError("a rule with a pattern names the argument it is for")
         if self.pattern is not None and self.syntax == "regex":
@@ -121,6 +130,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rules: tuple[Rule, ...] = ()
     default: Action = "ask"
+
+    def __post_init__(self) -> None:
+        _require(self.default, Action, "the default of a policy")
 
     @classmethod
     def of_tools(
@@ -194,3 +206,26 @@ def _to_text(value: JsonValue) -> str:
 def _literal(name: str) -> str:
     """A shell pattern that fits this name alone."""
     return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def _require(value: object, kind: object, what: str) -> None:
+    """Refuse a word that is none of its kind.
+
+    Raises:
+      ValueError: if it is not.
+
+    """
+    known = get_args(kind)
+    if value not in known:
+        raise ValueError(f"{what} is one of {', '.join(known)}; not {value!r}")
+
+
+def _require_text(value: object) -> None:
+    """Refuse what is no text.
+
+    Raises:
+      TypeError: if it is not.
+
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"a rule is made of texts, and {value!r} is none")

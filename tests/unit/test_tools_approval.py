@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import msgspec
 import pytest
 
@@ -129,3 +132,28 @@ def test_a_policy_of_tools_asks_about_those_that_want_it() -> None:
     assert action(policy, "look", path="/etc") == "deny"
     assert action(policy, "change") == "ask"
     assert action(policy, "looks") == "ask"
+
+
+def wrong(word: object) -> Any:  # type: ignore[explicit-any]  # noqa: ANN401  # it fits no type, that is the point
+    return cast("Any", word)  # type: ignore[explicit-any]  # likewise
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: Rule(wrong("Deny"), "rm"), ValueError),
+        (lambda: Rule(wrong(None), "rm"), ValueError),
+        (lambda: Rule("deny", "rm", "a", "x", syntax=wrong("glb")), ValueError),
+        (lambda: Rule("ask", "rm", scope=wrong("always")), ValueError),
+        (lambda: Rule("deny", wrong(5)), TypeError),
+        (lambda: Rule("deny", "rm", "a", wrong(b"x")), TypeError),
+        (lambda: Policy(default=wrong("block")), ValueError),
+        (lambda: Policy.of_tools((), default=wrong("block")), ValueError),
+    ],
+)
+def test_a_word_that_is_none_is_refused_when_it_is_written(
+    make: Callable[[], object], error: type[Exception]
+) -> None:
+    """A deny that is misspelled must not be met as a permission when a call comes."""
+    with pytest.raises(error):
+        make()

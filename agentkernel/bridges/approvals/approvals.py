@@ -174,12 +174,14 @@ class Approvals:
         name = payload.call.name
         shown = payload.call.arguments if arguments is None else arguments
         decision = await self._decide(payload.agent, name, shown)
-        if decision.action == "deny":
+        if decision.action == "allow":
+            return inner
+        if decision.action != "ask":
             return ak.Deny(decision.reason)
-        if decision.action == "ask" and isinstance(inner, ak.Allow):
-            waivable = not self._has_rule(name, shown)
-            return ak.Ask(decision.reason, arguments, waivable=waivable)
-        return inner
+        if isinstance(inner, ak.Ask):
+            return inner
+        waivable = not self._has_rule(name, shown)
+        return ak.Ask(decision.reason, arguments, waivable=waivable)
 
     async def _decide(
         self, agent: ak.Agent, name: str, arguments: ak.JsonObject
