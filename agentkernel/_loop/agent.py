@@ -130,16 +130,22 @@ class Agent:
         """
         return accept(self._driver, message, "next_step", verb="inject", passive=True)
 
-    def notice(self, message: MessageLike) -> Sent:
+    def notice(self, message: MessageLike, *, parked: bool = False) -> Sent:
         """Tell the agent a fact: that a job or a child has ended, say.
 
         It joins the next step of a busy agent and wakes an idle one; a broad cancel
         keeps it, parked. Not a checkpoint. Raises as `followup`.
+
+        Args:
+          message: the news.
+          parked: do not wake an idle agent for it: it waits for the next wake, as
+            what a resume finds does.
+
         """
         driver = self._driver
         body = as_message(message, driver.commons.make_id, passive=False)
         body = msgspec.structs.replace(body, kind="notice")
-        return accept(driver, body, "next_step", verb="notice")
+        return accept(driver, body, "next_step", verb="notice", parked=parked)
 
     def start_soon(
         self, fn: Callable[[], Awaitable[object]], /, *, name: str | None = None

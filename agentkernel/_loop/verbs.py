@@ -83,19 +83,21 @@ def accept(
     *,
     verb: str,
     passive: bool = False,
+    parked: bool = False,
 ) -> Sent:
-    """Accept a message into a queue, and wake unless it is passive."""
+    """Accept a message into a queue, and wake unless it is passive or to be parked."""
     driver.refuse_if_closed(verb)
     body = as_message(message, driver.commons.make_id, passive=passive)
     record = driver.log.fold.messages.get(body.id)
     if record is not None:
         if not same_body(record.body, body):
             raise MessageConflictError(body.id)
-        if record.state == "pending" and not passive:
+        if record.state == "pending" and not (passive or parked):
             # Who sends again wants it run: it may be parked, by a stop or a restart.
             wake(driver)
         return Sent(body.id, driver.log.last_seq, duplicate=True)
-    latched = driver.converging and not passive and driver.lifecycle == "live"
+    wakes = not (passive or parked) and driver.lifecycle == "live"
+    latched = wakes and driver.converging
     if latched and body.kind == "user":
         queue = "next_turn"
     log = driver.log
@@ -105,7 +107,7 @@ def accept(
         started = False
         if latched:
             driver.latch.add(body.id)
-        elif not passive and driver.lifecycle == "live":
+        elif wakes:
             started = driver.want()
         driver.note_inserted(queue, body)
         if started:

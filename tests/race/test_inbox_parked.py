@@ -253,3 +253,41 @@ async def test_a_stop_that_keeps_the_queue_runs_each_message_once_later(
         agent.wake()
         await agent.when_idle()
         assert {i: entered(agent)[i] for i in ids} == {ids[0]: [2], ids[1]: [3]}
+
+
+@pytest.mark.clause("I1a", "I6")
+async def test_a_notice_that_is_to_be_parked_waits_for_a_wake_which_is_enough() -> None:
+    """It is no passive input: a wake alone drains it, and it causes a step."""
+    gate = Gate()
+    model = ScriptedModel(["heard"], ["going ", gate], ["and this"])
+    async with opened(model) as agent:
+        statuses: list[str] = []
+        agent.on(ak.StatusChanged, lambda p: statuses.append(p.status))
+        first = agent.notice("first", parked=True)
+        assert agent.notice(agent.inbox.next_step[0], parked=True).duplicate
+        await wait_all_tasks_blocked()
+        assert (statuses, agent.status) == ([], "idle")
+        assert agent.wake()
+        await agent.when_idle()
+        assert entered(agent) == {first.id: [1]}
+        agent.followup("go")
+        await gate.reached()
+        agent.notice("second", parked=True)
+        gate.open()
+        await agent.when_idle()
+    assert texts(model.requests[2].messages)[-1] == "second"
+
+
+@pytest.mark.clause("C6b", "I6")
+async def test_a_notice_that_is_to_be_parked_is_not_latched() -> None:
+    """What comes after a stop and asks for nothing leaves the agent idle."""
+    gate = Gate()
+    async with opened(ScriptedModel([gate])) as agent:
+        agent.followup("go")
+        await gate.reached()
+        agent.cancel()
+        news = agent.notice("news", parked=True)
+        await agent.when_idle()
+        await wait_all_tasks_blocked()
+        assert agent.status == "idle"
+        assert [m.id for m in agent.inbox.next_step] == [news.id]

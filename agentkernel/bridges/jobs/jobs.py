@@ -225,8 +225,8 @@ async def _recover(agent: ak.Agent, end: int) -> None:
             lost = ended_fact(agent.id, known.id, "interrupted", JobResult())
             agent.session.append(lost)
         if agent.session.record(notice_id(known.id)) is None:
-            # A resume starts nothing: it waits for the next wake.
-            agent.inject(notice_of(known))
+            # A resume starts nothing.
+            agent.notice(notice_of(known), parked=True)
     for child in lost_children(events):
         agent.session.append(child)
 
