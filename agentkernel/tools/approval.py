@@ -45,8 +45,8 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
       pattern: None fits anything.
       syntax: how to read `pattern`. `glob`: a shell pattern for the whole text, in
         which `*` also fits slashes. `regex`: an expression that fits the whole text.
-        `path`: a glob for the path after `.` and `..` are resolved; it does not know
-        about symbolic links. `command`: a glob that fits only one plain command: a
+        `path`: a glob for the path after `.`, `..` and doubled slashes are resolved;
+        it does not know about symbolic links. `command`: a glob that fits only one plain command: a
         text with anything that joins, nests, expands or redirects commands is not
         fitted, so that allowing `git status*` does not allow what stands behind a
         semicolon.
@@ -193,10 +193,16 @@ def _fits_text(text: str, pattern: str, syntax: Syntax) -> bool:
     if syntax == "regex":
         return re.fullmatch(pattern, text) is not None
     if syntax == "path":
-        text = posixpath.normpath(text)
+        text = _resolve(text)
     if syntax == "command" and _SHELL.search(text):
         return False
     return fnmatch.fnmatchcase(text, pattern)
+
+
+def _resolve(path: str) -> str:
+    """Resolve `.`, `..` and doubled slashes by the words of a path alone."""
+    # Two slashes in front are a place of their own for POSIX, and the root for Linux.
+    return re.sub("^//", "/", posixpath.normpath(path))
 
 
 def _to_text(value: JsonValue) -> str:

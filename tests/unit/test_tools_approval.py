@@ -42,6 +42,11 @@ def test_the_first_rule_that_fits_decides_and_the_default_is_last() -> None:
             ["src/../y", "x", "/src/x", "src"],
         ),
         (
+            Rule("deny", argument="a", pattern="/etc/*", syntax="path"),
+            ["/etc/x", "//etc/x", "///etc//x", "//../etc/x", "/./etc/x", "/a/../etc/x"],
+            ["/etcetera/x", "etc/x", "//a/etc/x"],
+        ),
+        (
             Rule("allow", argument="a", pattern="[ab]+", syntax="regex"),
             ["abba"],
             ["abc", "xab", "ab\n"],
