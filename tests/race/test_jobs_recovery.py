@@ -6,6 +6,7 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 import agentkernel as ak
+from agentkernel.bridges.jobs import UnknownJobError
 from agentkernel.testing import Gate, ScriptedModel, check_log
 from tests.race.office import notices, office, pending, start
 from tests.race.parts import facts, plant, stored, texts
@@ -39,3 +40,19 @@ async def test_a_wake_is_enough_for_the_news_of_what_a_crash_cut_off() -> None:
     said = "\n".join(texts(model.requests[0].messages))
     assert "(build) was interrupted by a restart" in said
     assert "(serve) was interrupted by a restart" in said
+
+
+@pytest.mark.clause("D5c")
+async def test_the_id_of_a_job_that_no_log_remembers_names_no_other() -> None:
+    """A crash can lose the start of a job that a client has seen, and its number."""
+    async with office(ScriptedModel()) as (agent, jobs):
+        seen = start(jobs, agent, Gate()).id
+        left = list(agent.session.events)[:1]
+    gate = Gate()
+    async with office(ScriptedModel(), store=await plant(left)) as (agent, jobs):
+        job = start(jobs, agent, gate)
+        await gate.reached()
+        assert job.id != seen
+        with pytest.raises(UnknownJobError):
+            jobs.get(agent, seen)
+        assert job.status == "running"

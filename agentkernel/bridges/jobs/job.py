@@ -52,7 +52,7 @@ class Job:
     afterwards it can still be read.
 
     Attributes:
-      id: unique in the session of its owner.
+      id: unique in the session of its owner, also among jobs that a crash forgot.
       owner: the agent that it works for.
       kind: `command`, `agent`, or a word of whoever started it.
       title: what it is about, for people and models.

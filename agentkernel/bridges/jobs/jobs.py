@@ -117,8 +117,9 @@ class Jobs:
         running = sum(job.status == "running" for job in jobs.values())
         if running >= self.max_jobs:
             raise JobLimitError(self.max_jobs)
-        # Unique in the session, also after a restart: a number is used once.
-        job_id = f"job-{owner.session.last_seq + 1}"
+        # Unique in the session: a crash may lose a number, and no epoch.
+        session = owner.session
+        job_id = f"job-{session.epoch}-{session.last_seq + 1}"
         job = Job(job_id, owner, kind, ak.clean_text(title), max_bytes=self.max_bytes)
         owner.start_soon(partial(self._run, job, body), name=f"{job_id} {kind}")
         owner.session.append(started_fact(job))
