@@ -10,8 +10,10 @@ import msgspec
 import agentkernel as ak
 from agentkernel.bridges.subagents import Report, Subagents
 
-from .flow import Flow, Progress, WorkflowLimits, WorkflowRecordError, WorkflowRun
+from .agents import WorkflowRun
+from .flow import Flow
 from .record import ENDED, STARTED, is_record, reports_of
+from .values import Progress, WorkflowLimits, WorkflowRecordError
 
 __all__ = ["WorkflowOptions", "WorkflowResult", "run_workflow"]
 

@@ -9,8 +9,9 @@ import msgspec
 
 import agentkernel as ak
 
-from .flow import Flow, WorkflowRecordError
+from .flow import Flow
 from .run import WorkflowOptions, run_workflow
+from .values import WorkflowRecordError
 
 __all__ = ["WorkflowFunction", "WorkflowTool"]
 

@@ -1,0 +1,142 @@
+"""The agents of one run: started, counted, recorded, or known from an earlier run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import final
+
+import trio
+
+import agentkernel as ak
+from agentkernel.bridges.subagents import (
+    AnswerSchema,
+    ChildOptions,
+    Persona,
+    Report,
+    SchemaLike,
+    Subagents,
+)
+
+from .record import BEGUN, DONE, digest_of, report_body
+from .values import Progress, WorkflowLimitError, WorkflowLimits
+
+__all__ = ["WorkflowRun"]
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class WorkflowRun:
+    """What all flows of one run share; made by `run_workflow`, lives as long as it.
+
+    Attributes:
+      agent: whose session is the workflow's record; it never has a turn.
+      started: how many agents have been started.
+      tokens: how many tokens they have used, as far as is known.
+
+    """
+
+    def __init__(
+        self,
+        agent: ak.Agent,
+        subagents: Subagents,
+        limits: WorkflowLimits,
+        known: dict[str, Report],
+        *,
+        signal: ak.TurnSignal | None,
+        on_progress: Callable[[Progress], object] | None,
+    ) -> None:
+        self.agent = agent
+        self.signal = signal
+        self.started: int = 0
+        self.tokens: int = 0
+        self.phase = ""
+        self._subagents = subagents
+        self._limits = limits
+        self._known = known
+        self._slots = trio.Semaphore(limits.at_once)
+        self._on_progress = on_progress
+
+    def tell(self, progress: Progress) -> None:
+        """Tell who listens; what that raises is logged, and harms nobody."""
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(progress)
+        except Exception as error:  # noqa: BLE001  # observers may be anybody's
+            _log.error("an observer of progress failed: %s", type(error).__name__)
+            _log.debug("the error was", exc_info=error)
+
+    async def ask(
+        self, position: str, prompt: str, persona: Persona, like: SchemaLike | None
+    ) -> Report:
+        """Run one agent, or use again what it said in an earlier run.
+
+        Always a checkpoint.
+
+        Cancellation:
+          The agent is stopped; its result is not recorded, and is not used again.
+
+        """
+        schema = None if like is None else AnswerSchema(like)
+        digest = digest_of(prompt, persona, None if schema is None else schema.schema)
+        key = f"{position} {digest}"
+        label = persona.name
+        await trio.lowlevel.checkpoint()
+        if key in self._known:
+            known = self._known[key]
+            self.tell(Progress("reused", self.phase, position, label, known))
+            return known
+        async with self._slots:
+            self._admit()
+            phase = self.phase
+            report = await self._run(key, prompt, persona, like)
+        # Nobody acts on a result that a crash could still take back.
+        await self.agent.session.flush()
+        self.tell(Progress("ended", phase, position, label, report))
+        return report
+
+    def _admit(self) -> None:
+        """Count one more agent in, if the limits allow it."""
+        limits = self._limits
+        if self.started >= limits.agents:
+            raise WorkflowLimitError(f"the limit of {limits.agents} agents is reached")
+        if limits.tokens is not None and self.tokens >= limits.tokens:
+            raise WorkflowLimitError(f"the limit of {limits.tokens} tokens is reached")
+        self.started += 1
+
+    async def _run(
+        self, key: str, prompt: str, persona: Persona, like: SchemaLike | None
+    ) -> Report:
+        """Run one agent and record its result.
+
+        Always a checkpoint.
+
+        Cancellation:
+          As `ask`.
+
+        """
+        session, position = self.agent.session, key.partition(" ")[0]
+
+        def begun(child: ak.Agent) -> None:
+            session.append(
+                ak.Extension(
+                    BEGUN, {"key": key, "child": child.id, "phase": self.phase}
+                )
+            )
+            self.tell(Progress("started", self.phase, position, persona.name))
+
+        options: ChildOptions = {
+            "persona": persona,
+            "schema": like,
+            "signal": self.signal,
+            "on_open": begun,
+            "description": f"{self.phase} {position}".strip(),
+        }
+        report = await self._subagents.run(self.agent, prompt, **options)
+        session.append(ak.Extension(DONE, {"key": key, "report": report_body(report)}))
+        if report.usage is not None:
+            usage = report.usage
+            self.tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
+        return report

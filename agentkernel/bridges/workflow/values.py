@@ -1,0 +1,75 @@
+"""What a workflow is told, tells and raises: limits, progress, errors. Values only."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+import agentkernel as ak
+from agentkernel.bridges.subagents import Report
+
+__all__ = [
+    "Progress",
+    "WorkflowAgentError",
+    "WorkflowLimitError",
+    "WorkflowLimits",
+    "WorkflowRecordError",
+]
+
+
+class WorkflowAgentError(ak.AgentKernelError):
+    """If an agent of a workflow did not do what it was asked for."""
+
+    def __init__(self, report: Report) -> None:
+        assert report.failure is not None
+        self.report = report
+        super().__init__(report.failure.message)
+
+
+class WorkflowLimitError(ak.AgentKernelError):
+    """If a workflow asks for more agents, or has used more tokens, than it may."""
+
+
+class WorkflowRecordError(ak.AgentKernelError):
+    """If the session that is to be a workflow's record is something else."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"session {session_id!r} is not the record of a workflow")
+
+
+class WorkflowLimits(msgspec.Struct, frozen=True):
+    """What a workflow may use.
+
+    Attributes:
+      at_once: how many agents may run at once; more wait.
+      agents: how many may run in all; results that are used again do not count.
+      tokens: after how many known tokens, input and output together, no further agent
+        is started; None for no limit.
+
+    """
+
+    at_once: int = 5
+    agents: int = 100
+    tokens: int | None = None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Something has happened in a workflow.
+
+    Attributes:
+      kind: a phase began; an agent was started, has ended, or was not needed since
+        its result is known from an earlier run.
+      phase: the phase that goes on.
+      position: of the agent, empty for a phase.
+      label: a few words for people.
+      report: what became of the agent, if it has ended.
+
+    """
+
+    kind: Literal["phase", "started", "ended", "reused"]
+    phase: str
+    position: str = ""
+    label: str = ""
+    report: Report | None = None
