@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import TypeAlias
-
 import pytest
 import trio
 
@@ -23,61 +19,8 @@ from agentkernel.bridges.workflow import (
     run_workflow,
 )
 from agentkernel.testing import Gate, ScriptedModel, call, check_log
+from tests.race.flows import OPTIONS, SPEC, Echo, asks, opened
 from tests.race.parts import Probe, stored, texts
-
-Script: TypeAlias = Sequence[str | Gate | ak.UsageChunk | float]
-
-
-class Echo:
-    """A model that answers each prompt with its upper case, and counts the prompts."""
-
-    def __init__(self, gates: dict[str, Gate] | None = None) -> None:
-        self.asked: list[str] = []
-        self.live = self.most = 0
-        self._gates = gates or {}
-
-    @asynccontextmanager
-    async def stream(
-        self, request: ak.ModelRequest
-    ) -> AsyncGenerator[AsyncIterator[ak.Chunk]]:
-        text = texts(request.messages)[-1]
-        self.asked.append(text)
-        self.live += 1
-        self.most = max(self.most, self.live)
-        try:
-            yield self._chunks(text)
-        finally:
-            self.live -= 1
-
-    async def _chunks(self, text: str) -> AsyncIterator[ak.Chunk]:
-        await trio.lowlevel.checkpoint()
-        if text in self._gates:
-            await self._gates[text].wait()
-        yield ak.TextChunk(text.upper())
-        yield ak.UsageChunk(ak.Usage(input_tokens=3, output_tokens=4))
-        yield ak.FinishChunk("stop")
-
-
-@asynccontextmanager
-async def opened(
-    model: ak.Model, store: ak.SessionStore | None = None
-) -> AsyncGenerator[ak.Kernel]:
-    async with ak.open_kernel(store or ak.MemoryStore(), strict=True) as kernel:
-        kernel.models.register("m", model)
-        with trio.fail_after(3600):
-            yield kernel
-
-
-def asks(*prompts: str) -> list[Callable[[Flow], Awaitable[ak.JsonValue]]]:
-    """Branches that ask one thing each."""
-
-    def branch(prompt: str) -> Callable[[Flow], Awaitable[ak.JsonValue]]:
-        return lambda flow: flow.agent(prompt)
-
-    return [branch(prompt) for prompt in prompts]
-
-
-OPTIONS = WorkflowOptions(model="m")
 
 
 async def six(flow: Flow) -> list[ak.JsonValue]:
@@ -260,13 +203,6 @@ async def test_the_record_is_not_any_session() -> None:
             await agent.when_idle()
         with pytest.raises(WorkflowRecordError):
             await run_workflow(kernel, six, session_id="s", options=OPTIONS)
-
-
-SPEC = ak.ToolSpec(
-    "study",
-    "Studies a topic.",
-    {"type": "object", "properties": {"topic": {"type": "string"}}},
-)
 
 
 async def test_a_stop_reaches_every_agent_of_a_workflow_that_a_model_started() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import final
 
 import trio
@@ -120,11 +121,9 @@ class WorkflowRun:
         session, position = self.agent.session, key.partition(" ")[0]
 
         def begun(child: ak.Agent) -> None:
-            session.append(
-                ak.Extension(
-                    BEGUN, {"key": key, "child": child.id, "phase": self.phase}
-                )
-            )
+            body = {"key": key, "child": child.id, "phase": self.phase}
+            seq = session.append(ak.Extension(BEGUN, body))
+            child.on(ak.PreStep, partial(self._durable_first, seq))
             self.tell(Progress("started", self.phase, position, persona.name))
 
         options: ChildOptions = {
@@ -140,3 +139,23 @@ class WorkflowRun:
             usage = report.usage
             self.tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
         return report
+
+    async def _durable_first(
+        self,
+        seq: int,
+        payload: ak.PreStep,
+        following: Callable[[ak.PreStep], Awaitable[ak.Enter | ak.Reject]],
+    ) -> ak.Enter | ak.Reject:
+        """Let no agent begin a step before the record names it on disk.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through: nothing of the step has happened.
+
+        Raises:
+          StorageError: if the record cannot be written.
+
+        """
+        await self.agent.session.flush(seq)
+        return await following(payload)

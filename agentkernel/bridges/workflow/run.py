@@ -114,6 +114,8 @@ async def run_workflow(
         agent.session.append(ak.Extension(STARTED, {"known": len(known)}))
         ending = "failed"
         try:
+            # What the function does is not undone by a crash that takes this back.
+            await agent.session.flush()
             value = await fn(Flow(run))
             ending = "completed"
         finally:

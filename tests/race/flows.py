@@ -1,0 +1,90 @@
+"""What tests of workflows share: an echoing model, branches, readings of a record."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+import agentkernel as ak
+from agentkernel.bridges.workflow import Flow, WorkflowOptions
+from agentkernel.testing import Gate
+from tests.race.parts import stored, texts
+
+__all__ = ["OPTIONS", "SPEC", "Echo", "asks", "notes", "opened", "results"]
+
+
+class Echo:
+    """A model that answers each prompt with its upper case, and counts the prompts."""
+
+    def __init__(self, gates: dict[str, Gate] | None = None) -> None:
+        self.asked: list[str] = []
+        self.live = self.most = 0
+        self._gates = gates or {}
+
+    @asynccontextmanager
+    async def stream(
+        self, request: ak.ModelRequest
+    ) -> AsyncGenerator[AsyncIterator[ak.Chunk]]:
+        text = texts(request.messages)[-1]
+        self.asked.append(text)
+        self.live += 1
+        self.most = max(self.most, self.live)
+        try:
+            yield self._chunks(text)
+        finally:
+            self.live -= 1
+
+    async def _chunks(self, text: str) -> AsyncIterator[ak.Chunk]:
+        await trio.lowlevel.checkpoint()
+        if text in self._gates:
+            await self._gates[text].wait()
+        yield ak.TextChunk(text.upper())
+        yield ak.UsageChunk(ak.Usage(input_tokens=3, output_tokens=4))
+        yield ak.FinishChunk("stop")
+
+
+@asynccontextmanager
+async def opened(
+    model: ak.Model, store: ak.SessionStore | None = None
+) -> AsyncGenerator[ak.Kernel]:
+    async with ak.open_kernel(store or ak.MemoryStore(), strict=True) as kernel:
+        kernel.models.register("m", model)
+        with trio.fail_after(3600):
+            yield kernel
+
+
+def asks(*prompts: str) -> list[Callable[[Flow], Awaitable[ak.JsonValue]]]:
+    """Branches that ask one thing each."""
+
+    def branch(prompt: str) -> Callable[[Flow], Awaitable[ak.JsonValue]]:
+        return lambda flow: flow.agent(prompt)
+
+    return [branch(prompt) for prompt in prompts]
+
+
+OPTIONS = WorkflowOptions(model="m")
+
+
+SPEC = ak.ToolSpec(
+    "study",
+    "Studies a topic.",
+    {"type": "object", "properties": {"topic": {"type": "string"}}},
+)
+
+
+async def notes(store: ak.SessionStore, record: str) -> list[tuple[str, ak.JsonObject]]:
+    """List what a record says of its runs, by name and body."""
+    found: list[tuple[str, ak.JsonObject]] = []
+    for event in await stored(store, record):
+        if isinstance(event.data, ak.Extension):
+            assert isinstance(event.data.body, dict)
+            found.append((event.data.name, event.data.body))
+    return found
+
+
+def results(agent: ak.Agent) -> list[ak.ToolResult]:
+    """List the results of an agent's calls."""
+    events = agent.session.events
+    return [e.data.message for e in events if isinstance(e.data, ak.ToolReturned)]
