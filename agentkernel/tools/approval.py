@@ -7,6 +7,10 @@ is done where the kernel asks for approval.
 The first rule that fits decides, in the order in which they stand; if none fits, the
 policy's default does. So specific rules stand first, and a rule that must hold whatever
 else is allowed stands at the very top.
+
+Where it cannot be told what an argument would do, every rule errs on the safe side: one
+that allows does not fit, one that asks or denies does. A yes for a whole session covers
+what the rule fits without a doubt.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 import re
-from collections.abc import Collection, Iterable
-from typing import Literal, Protocol, TypeAlias, get_args
+import shlex
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 
@@ -26,9 +31,14 @@ __all__ = ["Action", "Decision", "Policy", "Rule", "Syntax"]
 Action: TypeAlias = Literal["allow", "ask", "deny"]
 Syntax: TypeAlias = Literal["glob", "regex", "path", "command"]
 _Scope: TypeAlias = Literal["once", "session"]
+# Whether a rule is about a call; None if that cannot be told.
+_Fit: TypeAlias = bool | None
 
-# What joins, nests, expands or redirects commands in a shell.
-_SHELL = re.compile(r"[;&|<>`$(){}\n\r\\]")
+# What joins, nests, expands or redirects commands in a shell. A tilde expands at the
+# start of a word and behind `=` and `:`, and not in `HEAD~1`.
+_SHELL = re.compile(r"[;&|<>`$(){}*?\[\n\r\0\\]|(?<![\w^@~])~")
+# What may stand in front of the name of a command.
+_PREFIX = re.compile(r"\s*(?:!|\w+\+?=)")
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -44,12 +54,16 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         fitted; what is not text is compared as its JSON.
       pattern: None fits anything.
       syntax: how to read `pattern`. `glob`: a shell pattern for the whole text, in
-        which `*` also fits slashes. `regex`: an expression that fits the whole text.
+        which `*` also fits slashes and ends of lines. `regex`: an expression that fits
+        the whole text; in one that asks or denies, `.` also fits ends of lines.
         `path`: a glob for the path after `.`, `..` and doubled slashes are resolved;
-        it does not know about symbolic links. `command`: a glob that fits only one plain command: a
-        text with anything that joins, nests, expands or redirects commands is not
-        fitted, so that allowing `git status*` does not allow what stands behind a
-        semicolon.
+        a path that leads upwards (`../x`) is in doubt. It does not know about symbolic
+        links, nor where a relative path starts: begin a rule that denies with `*`.
+        `command`: a glob for one plain command; a text with anything that joins, nests,
+        expands (`*`, `?`, `[`, `~` as well) or redirects commands is in doubt, so that
+        allowing `git status*` does not allow what stands behind a semicolon, and
+        denying `rm *` denies it. What a command starts in its turn (`env rm`) is not
+        seen: to be sure, allow what is known and ask about the rest.
       scope: of an answer to `ask`: `once`, or `session` if a yes holds for every
         later call that this rule fits.
       reason: shown to who is asked, and to the model if the call is denied.
@@ -79,16 +93,11 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
                 raise ValueError(f"{self.pattern!r}: {exc}") from None
 
     def fits(self, name: str, arguments: JsonObject) -> bool:
-        """Whether the rule is about this call."""
-        if not fnmatch.fnmatchcase(name, self.tool):
-            return False
-        if self.argument is None:
-            return True
-        if self.argument not in arguments:
-            return False
-        if self.pattern is None:
-            return True
-        return _fits_text(_to_text(arguments[self.argument]), self.pattern, self.syntax)
+        """Whether the rule is about this call.
+
+        In doubt it is, unless it allows.
+        """
+        return _holds(self, _fit(self, name, arguments))
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -170,13 +179,20 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         """
         for number, rule in enumerate(self.rules, 1):
-            if rule.fits(name, arguments):
-                return _decide(rule, number, name, granted)
+            fit = _fit(rule, name, arguments)
+            if _holds(rule, fit):
+                return _decide(rule, f"rule {number}", name, granted if fit else None)
         return Decision(self.default, f"no rule is about this call of {name!r}")
 
 
-def _decide(rule: Rule, number: int, name: str, granted: Collection[str]) -> Decision:
-    reason = rule.reason or f"rule {number} says {rule.action} for {name!r}"
+def _decide(
+    rule: Rule, which: str, name: str, granted: Collection[str] | None
+) -> Decision:
+    """Say what a rule says about a call; `granted` is None for one in doubt."""
+    reason = rule.reason or f"{which} says {rule.action} for {name!r}"
+    if granted is None:
+        doubt = "in doubt: it cannot be told what this call would do"
+        return Decision(rule.action, f"{reason} ({doubt})")
     if rule.action != "ask" or rule.scope == "once":
         return Decision(rule.action, reason)
     # The whole rule and the tool: a grant for one tool is none for another, and a
@@ -189,14 +205,60 @@ def _decide(rule: Rule, number: int, name: str, granted: Collection[str]) -> Dec
     return Decision("ask", reason, "session", grant)
 
 
-def _fits_text(text: str, pattern: str, syntax: Syntax) -> bool:
-    if syntax == "regex":
-        return re.fullmatch(pattern, text) is not None
-    if syntax == "path":
-        text = _resolve(text)
-    if syntax == "command" and _SHELL.search(text):
+def _holds(rule: Rule, fit: _Fit) -> bool:
+    return rule.action != "allow" if fit is None else fit
+
+
+def _fit(rule: Rule, name: str, arguments: JsonObject) -> _Fit:
+    """Hold a rule against a call."""
+    if not fnmatch.fnmatchcase(name, rule.tool):
         return False
-    return fnmatch.fnmatchcase(text, pattern)
+    if rule.argument is None:
+        return True
+    if rule.argument not in arguments:
+        return False
+    if rule.pattern is None:
+        return True
+    return _FITS[rule.syntax](_to_text(arguments[rule.argument]), rule.pattern)
+
+
+def _fit_expression(text: str, pattern: str) -> _Fit:
+    if re.fullmatch(pattern, text):
+        return True
+    return None if re.fullmatch(pattern, text, re.DOTALL) else False
+
+
+def _fit_path(text: str, pattern: str) -> _Fit:
+    path = _resolve(text)
+    if fnmatch.fnmatchcase(path, pattern):
+        return True
+    return None if path == ".." or path.startswith("../") else False
+
+
+def _fit_command(text: str, pattern: str) -> _Fit:
+    if _SHELL.search(text):
+        return None
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return None
+    if fnmatch.fnmatchcase(text, pattern):
+        return True
+    if _PREFIX.match(text):
+        return None
+    # The same command may be written in another way: `  rm`, `'rm'`, `/bin/rm`.
+    first = posixpath.basename(words[0]) if words else ""
+    spellings = (" ".join(words), " ".join((first, *words[1:])))
+    found = any(fnmatch.fnmatchcase(spelling, pattern) for spelling in spellings)
+    return None if found else False
+
+
+_FITS: Final[dict[Syntax, Callable[[str, str], _Fit]]] = {
+    "glob": fnmatch.fnmatchcase,
+    "regex": _fit_expression,
+    "path": _fit_path,
+    "command": _fit_command,
+}
 
 
 def _resolve(path: str) -> str:

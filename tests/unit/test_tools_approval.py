@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from agentkernel.tools import FunctionTool, Policy, Rule
+from agentkernel.tools import Action, FunctionTool, Policy, Rule
 
 
 def action(policy: Policy, name: str, **arguments: str) -> str:
@@ -62,8 +62,21 @@ def test_the_first_rule_that_fits_decides_and_the_default_is_last() -> None:
                 "git status `rm x`",
                 "git status > x",
                 "git status\nrm x",
+                "git status *",
+                "git status [a-z]x",
+                "git status ?",
+                "git status ~root",
+                "git status --git-dir=~root",
+                "git status \0",
+                "git status 'x",
                 "git push",
+                "",
             ],
+        ),
+        (
+            Rule("allow", argument="a", pattern="git diff*", syntax="command"),
+            ["git diff HEAD~1", "git diff HEAD^~2 -- 'a b'", 'git diff "#1!"'],
+            [" git diff", "/bin/git diff", "'git' diff", "A=1 git diff"],
         ),
     ],
 )
@@ -73,6 +86,71 @@ def test_a_pattern_fits_what_its_syntax_says(
     """A rule that fits more than it seems to is a hole."""
     assert [text for text in fitting if not rule.fits("t", {"a": text})] == []
     assert [text for text in others if rule.fits("t", {"a": text})] == []
+
+
+REFUSING: list[tuple[Rule, list[str], list[str]]] = [
+    (
+        Rule("deny", argument="a", pattern="rm *", syntax="command"),
+        [
+            "rm -r x",
+            "rm -r x; true",
+            "true && rm -r x",
+            "rm -r $HOME",
+            "rm -r *",
+            "true\nrm -r x",
+            "  rm -r x",
+            "rm\t-r x",
+            "'rm' -r x",
+            'r"m" -r x',
+            "/bin/rm -r x",
+            "A=1 rm -r x",
+            "! rm -r x",
+            "rm 'x",
+        ],
+        ["ls", "git rm x", "rmdir x", "", "''", "git commit -m 'rm it'"],
+    ),
+    (
+        Rule("deny", argument="a", pattern="rm.*", syntax="regex"),
+        ["rm x", "rm x\ntrue"],
+        ["ls", "ls\nrm"],
+    ),
+    (
+        Rule("deny", argument="a", pattern="/etc/*", syntax="path"),
+        ["/etc/x", "../../etc/x", "a/../../x", ".."],
+        ["x", "a/../x", "..x", "/home/x"],
+    ),
+]
+
+
+@pytest.mark.parametrize("action", ["deny", "ask"])
+@pytest.mark.parametrize(("rule", "fitting", "others"), REFUSING)
+def test_a_rule_that_asks_or_denies_errs_on_the_safe_side(
+    action: Action, rule: Rule, fitting: list[str], others: list[str]
+) -> None:
+    """What it is against must not get past it by being written in another way."""
+    rule = msgspec.structs.replace(rule, action=action)
+    assert [text for text in fitting if not rule.fits("t", {"a": text})] == []
+    assert [text for text in others if rule.fits("t", {"a": text})] == []
+    policy = Policy((rule,), default="allow")
+    assert {policy.decide("t", {"a": text}).action for text in fitting} == {action}
+
+
+@pytest.mark.parametrize(
+    ("text", "sure"),
+    [("git push x", True), ("git push x; rm y", False), ("ls | wc", False)],
+)
+def test_a_yes_for_the_session_covers_nothing_that_is_in_doubt(
+    text: str, *, sure: bool
+) -> None:
+    """The person said yes to pushing, and not to whatever cannot be told from it."""
+    rule = Rule("ask", "*", "a", "git push*", syntax="command", scope="session")
+    policy = Policy((rule,), default="deny")
+    granted = {policy.decide("t", {"a": "git push"}).grant}
+    decision = policy.decide("t", {"a": text}, granted=granted)
+    assert decision.action == ("allow" if sure else "ask")
+    if not sure:
+        assert (decision.scope, decision.grant) == ("once", "")
+        assert "in doubt" in decision.reason
 
 
 def test_a_rule_about_an_argument_does_not_fit_a_call_without_it() -> None:
