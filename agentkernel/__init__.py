@@ -35,6 +35,7 @@ from ._loop.ask import (
 )
 from ._loop.block import open_kernel as open_kernel
 from ._loop.dispatch import current_agent as current_agent
+from ._loop.failure import describe_error as describe_error
 from ._loop.handle import AgentHandle as AgentHandle
 from ._loop.inbox import Inbox as Inbox
 from ._loop.kernel import Kernel as Kernel

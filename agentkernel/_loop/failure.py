@@ -22,7 +22,7 @@ __all__ = [
     "as_model_error",
     "cancelled_here",
     "cancelled_part",
-    "describe",
+    "describe_error",
     "ending_of",
     "fatal_leaf",
     "fault",
@@ -92,8 +92,11 @@ def fault(error: BaseException, *, stopped: bool) -> BaseException | None:
     return None
 
 
-def describe(error: BaseException) -> str:
-    """Name an error for a model or a log: its type and text, of its leaves if grouped."""
+def describe_error(error: BaseException) -> str:
+    """Name an error for a model or a log: its type and text, of its leaves if grouped.
+
+    Not a checkpoint. The text is clean and bounded, whatever the error says of itself.
+    """
     parts = [
         f"{type(leaf).__name__}: {said}"
         if (said := _said(leaf))
@@ -109,7 +112,7 @@ def as_model_error(error: Exception) -> ModelError:
     for leaf in leaves(error):
         if isinstance(leaf, ModelError):
             return leaf
-    wrapped = ModelError(describe(error))
+    wrapped = ModelError(describe_error(error))
     wrapped.__cause__ = error
     return wrapped
 
@@ -126,12 +129,12 @@ def ending_of(error: BaseException) -> Ending:
         if isinstance(leaf, ModelError):
             failure = model_failure(leaf)
             return Ending("error", code=failure.code, message=failure.message)
-    return Ending("error", code="internal", message=describe(error))
+    return Ending("error", code="internal", message=describe_error(error))
 
 
 def tool_failure(error: BaseException) -> ToolFailure:
     """Make the failure of a call whose body raised."""
-    return ToolFailure("TOOL_ERROR", describe(error))
+    return ToolFailure("TOOL_ERROR", describe_error(error))
 
 
 def _said(value: object) -> str:

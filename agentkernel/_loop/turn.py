@@ -22,7 +22,7 @@ from .cancellation import TurnCancellation
 from .failure import (
     cancelled_here,
     cancelled_part,
-    describe,
+    describe_error,
     ending_of,
     fatal_leaf,
     fault,
@@ -197,7 +197,7 @@ def _decide(
     if holder is not None and holder.reason is not None:
         return Ending("aborted")
     if fatal is not None:
-        return Ending("error", code="fatal", message=describe(fatal))
+        return Ending("error", code="fatal", message=describe_error(fatal))
     return None
 
 

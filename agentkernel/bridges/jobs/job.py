@@ -70,12 +70,12 @@ class Job:
         self.title = title
         self.result: JobResult | None = None
         self.status: JobStatus = "running"
-        self.scope: trio.CancelScope = trio.CancelScope()
         self._output = BoundedOutput(max_bytes)
         self._ended = trio.Event()
         # Replaced each time there is more; made when somebody waits for it.
         self._more: trio.Event | None = None
         self._killed = False
+        self._cancel: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<Job {self.id!r} {self.status}>"
@@ -135,7 +135,8 @@ class Job:
         if self.status != "running" or self._killed:
             return False
         self._killed = True
-        self.scope.cancel()
+        if self._cancel is not None:
+            self._cancel()
         return True
 
     async def wait(self) -> JobStatus:
@@ -149,6 +150,10 @@ class Job:
         """
         await self._ended.wait()
         return self.status
+
+    def begin(self, cancel: Callable[[], None]) -> None:
+        """Take what tells the work to end; `Jobs` does this. Not a checkpoint."""
+        self._cancel = cancel
 
     def end(self, ending: JobEnding, result: JobResult) -> None:
         """Record the end of the work; `Jobs` does this. Not a checkpoint."""

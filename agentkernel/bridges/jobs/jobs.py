@@ -23,6 +23,7 @@ import trio
 import agentkernel as ak
 from agentkernel.bridges.subagents import lost_children
 
+from .endings import raised, stays_raised
 from .facts import (
     JobRecord,
     ended_fact,
@@ -100,7 +101,8 @@ class Jobs:
         """Start a job of an agent. Not a checkpoint.
 
         `body(job)` is run in a task of the agent; what it raises makes the job
-        `failed`. It is told of its end by cancellation and lets it pass.
+        `failed`, and is told by its leaves. It is told of its end by cancellation and
+        lets it pass.
 
         Args:
           owner: the agent that it works for.
@@ -121,7 +123,8 @@ class Jobs:
         session = owner.session
         job_id = f"job-{session.epoch}-{session.last_seq + 1}"
         job = Job(job_id, owner, kind, ak.clean_text(title), max_bytes=self.max_bytes)
-        owner.start_soon(partial(self._run, job, body), name=f"{job_id} {kind}")
+        run = partial(self._run, job, body)
+        job.begin(owner.start_soon(run, name=f"{job_id} {kind}"))
         owner.session.append(started_fact(job))
         jobs[job_id] = job
         self._forget_ended(jobs)
@@ -167,21 +170,17 @@ class Jobs:
           Passes through, once the work has ended and that is recorded.
 
         """
-        ending: JobEnding = "ended"
-        result = JobResult(ending="ended")
         try:
-            with job.scope:
-                if job.was_killed:
-                    await trio.lowlevel.checkpoint()
-                result = await body(job)
-                ending = result.ending
-            if job.scope.cancelled_caught:
-                ending = "killed"
-        except Exception as error:  # noqa: BLE001  # the boundary of a job: what it raises is how it ended
-            ending = "failed"
-            result = JobResult(f"{type(error).__name__}: {error}", "failed")
-        finally:
-            self._end(job, ending, result)
+            # What was told to end before its first step does not begin.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            result = await body(job)
+        except BaseException as error:  # noqa: ASYNC103  # the boundary of a job: what it raises is how it ended
+            ending, failure = raised(error, killed=job.was_killed)
+            self._end(job, ending, failure)
+            if stays_raised(error):
+                raise
+        else:
+            self._end(job, result.ending, result)
         await trio.lowlevel.checkpoint()
 
     def _end(self, job: Job, ending: JobEnding, result: JobResult) -> None:

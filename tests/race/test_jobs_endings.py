@@ -1,0 +1,163 @@
+"""What the work of a job may return or raise: the job always ends, and says how."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+import agentkernel as ak
+from agentkernel.bridges.jobs import Job, JobResult, Jobs
+from agentkernel.testing import ScriptedModel, check_log
+from tests.race.office import notices, office
+from tests.race.parts import texts
+
+
+class Speechless(Exception):
+    """An exception that cannot say what it is about."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Odd(BaseException):
+    """Somebody's own way to leave everything."""
+
+
+def run(
+    jobs: Jobs, agent: ak.Agent, work: Callable[[Job], Awaitable[JobResult]]
+) -> Job:
+    return jobs.start(agent, work, kind="test", title="work")
+
+
+@pytest.mark.case("CONC-04")
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ExceptionGroup("a", [ExceptionGroup("b", [ValueError("disk 7")])]), "disk 7"),
+        (BaseExceptionGroup("a", [Odd("in a group")]), "Odd: in a group"),
+        (Odd("why"), "Odd: why"),
+        (Speechless(), "Speechless"),
+        (RuntimeError("half \ud800"), "half"),
+    ],
+)
+async def test_whatever_the_work_raises_is_told_by_its_leaves_and_is_a_failure(
+    error: BaseException, words: str
+) -> None:
+    """Its agent lives and has no error; the model reads what went wrong."""
+    model = ScriptedModel(default=["ok"])
+
+    async def work(_job: Job) -> JobResult:
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    async with office(model) as (agent, jobs):
+        errors: list[ak.ErrorReported] = []
+        agent.on(ak.ErrorReported, errors.append)
+        job = run(jobs, agent, work)
+        assert await job.wait() == "failed"
+        assert job.result is not None
+        assert words in job.result.text
+        assert "sub-exception" not in job.result.text
+        await agent.when_idle()
+        assert notices(agent) == [f"{job.id}-ended"]
+        check_log(agent.session.events)
+        assert not errors
+    assert words in texts(model.requests[0].messages)[0]
+
+
+@pytest.mark.clause("C10e")
+async def test_a_fault_beside_the_end_of_a_job_is_told_and_changes_no_ending() -> None:
+    """What the clean-up of a killed job raises is an error of its agent as well."""
+
+    async def work(_job: Job) -> JobResult:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise ValueError("could not tidy up")
+
+    async with office(ScriptedModel(default=["ok"])) as (agent, jobs):
+        errors: list[str] = []
+        agent.on(ak.ErrorReported, lambda p: errors.append(str(p.error)))
+        job = run(jobs, agent, work)
+        await wait_all_tasks_blocked()
+        job.kill()
+        assert await job.wait() == "killed"
+        assert job.result is not None
+        assert job.result.text == "ValueError: could not tidy up"
+        await agent.when_idle()
+        assert errors == ["could not tidy up"]
+
+
+@pytest.mark.clause("C10c")
+async def test_an_exit_that_the_work_asks_for_ends_the_job_and_leaves_the_kernel() -> (
+    None
+):
+    """The job has failed, and the log says so before the block is left."""
+    store = ak.MemoryStore()
+
+    async def work(_job: Job) -> JobResult:
+        await trio.lowlevel.checkpoint()
+        raise SystemExit(3)
+
+    async def life() -> None:
+        async with office(ScriptedModel(default=["ok"]), store=store) as (agent, jobs):
+            run(jobs, agent, work)
+            await trio.sleep_forever()
+
+    with pytest.raises(SystemExit):
+        await life()
+    async with office(ScriptedModel(), store=store) as (agent, jobs):
+        assert [r.ending for r in await jobs.records(agent)] == ["failed"]
+
+
+@pytest.mark.clause("C11c", "C11d")
+@pytest.mark.parametrize("way", ["kill", "dispose"])
+async def test_a_job_that_ignores_its_end_is_named_and_does_not_spin(
+    mock_clock: MockClock, way: str
+) -> None:
+    """And what it gives back in the end, late as it is, counts."""
+    rounds, done = 0, trio.Event()
+    stuck: list[list[tuple[str, str]]] = []
+
+    async def work(_job: Job) -> JobResult:
+        nonlocal rounds
+        while not done.is_set() and rounds < 100_000:
+            try:
+                await done.wait()
+            except trio.Cancelled:
+                rounds += 1
+        return JobResult("late")
+
+    async with ak.open_kernel(ak.MemoryStore(), strict=True) as kernel:
+        kernel.models.register("m", ScriptedModel(default=["ok"]))
+        jobs = Jobs(kernel)
+        handle = await kernel.create("s", model="m")
+        agent = handle.agent
+        agent.on(
+            ak.AgentStuck,
+            lambda p: stuck.append([(b.kind, b.name) for b in p.blockers]),
+        )
+        job = run(jobs, agent, work)
+        await wait_all_tasks_blocked()
+        assert agent.blockers() == ()
+        async with trio.open_nursery() as nursery:
+            if way == "kill":
+                assert job.kill()
+            else:
+                nursery.start_soon(handle.dispose)
+            while rounds < 20:
+                await trio.lowlevel.checkpoint()
+            mock_clock.jump(0.5)
+            await wait_all_tasks_blocked()
+            still = rounds
+            mock_clock.jump(4.5)
+            await wait_all_tasks_blocked()
+            assert stuck == [[("job", f"{job.id} test")]]
+            assert rounds == still
+            done.set()
+            assert await job.wait() == "completed"
