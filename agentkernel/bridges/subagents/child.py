@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import final
 
 import msgspec
@@ -73,11 +74,15 @@ async def run_child(parent: ak.Agent, task: Task) -> Report:
     Raises:
       AgentDisposedError: if the parent has ended.
       KernelClosedError: if the kernel is ending.
-      TurnCancelled: if the signal fired before the child began.
+      TurnCancelled: if the signal fired before the child began, or before it was
+        reminded of its answer.
       StorageError: if the child's session cannot be opened, or not be written.
 
     """
     life = _Child(task)
+    if task.signal is not None:
+        # Whoever called may have waited for a place, out of the turn's own reach.
+        task.signal.raise_if_cancelled()
     try:
         handle = await life.open(parent)
     except (ak.AgentDisposedError, ak.KernelClosedError):
@@ -172,6 +177,9 @@ class _Child:
         try:
             await self._say(child, self._prompt())
             if self._unanswered():
+                if task.signal is not None:
+                    # A stop does not undo what is done, but nothing is begun after it.
+                    task.signal.raise_if_cancelled()
                 await self._say(child, self._reminder())
                 self._unanswered()
         finally:
@@ -188,6 +196,7 @@ class _Child:
 
         """
         sent = child.followup(text)
+        unregister = child.on(ak.StatusChanged, partial(_left_behind, sent.id))
         try:
             self._outcome = await child.outcome(sent.id)
         except trio.Cancelled:
@@ -198,6 +207,8 @@ class _Child:
                 with suppress(ak.AgentDisposedError):
                     self._outcome = await child.outcome(sent.id)
             raise
+        finally:
+            unregister()
 
     def _prompt(self) -> str:
         if self._tool is None:
@@ -248,6 +259,43 @@ class _Child:
             failure=failure,
             usage=self._usage,
         )
+
+
+def _left_behind(message_id: str, payload: ak.StatusChanged) -> None:
+    """Have a message looked after with which its agent has gone idle."""
+    child = payload.agent
+    if payload.status == "idle" and _is_pending(child, message_id):
+        # One that is ending gives up its input by itself.
+        with suppress(ak.AgentDisposedError):
+            child.start_soon(partial(_withdraw, child, message_id), name="parked task")
+
+
+async def _withdraw(child: ak.Agent, message_id: str) -> None:
+    """Take a message back that an agent has parked: nobody is going to wake it.
+
+    Who parks input means to say later how it goes on. A child that somebody waits for
+    has no later.
+
+    Always a checkpoint.
+
+    Cancellation:
+      The message stays.
+
+    """
+    await child.when_idle()
+    try:
+        # An agent whose log cannot be written is idle too, and goes on by itself.
+        await child.session.flush()
+    except ak.StorageError:
+        return
+    await child.when_idle()
+    if _is_pending(child, message_id):
+        child.inbox.remove(message_id)
+
+
+def _is_pending(child: ak.Agent, message_id: str) -> bool:
+    waiting = (*child.inbox.next_step, *child.inbox.next_turn)
+    return any(message.id == message_id for message in waiting)
 
 
 async def _last_turn_end(session: ak.Session) -> int:
