@@ -7,10 +7,10 @@ question that is closed elsewhere, because the turn is stopped, is taken back.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from glob import escape
-from typing import Final, Literal, TypeAlias, final
+from typing import Final, Literal, Protocol, TypeAlias, final
 
 import trio
 
@@ -23,12 +23,36 @@ from agentkernel.bridges.approvals import (
 )
 from agentkernel.tools.approval import Policy, Rule
 
+from .plain import one_line
 from .transcript import describe_call
 
-__all__ = ["Answer", "Asker", "Person", "make_policy", "read_answer"]
+__all__ = [
+    "Answer",
+    "Asker",
+    "Person",
+    "describe_answers",
+    "make_policy",
+    "read_answer",
+]
 
 Answer: TypeAlias = Literal["yes", "no", "always"]
-Asker: TypeAlias = Callable[[str], Awaitable[Answer]]
+
+
+class Asker(Protocol):
+    """Asks the person."""
+
+    async def __call__(self, question: str, /, *, may_last: bool) -> Answer:
+        """Wait for an answer; `always` only if it `may_last`.
+
+        Cancellation:
+          The question is taken back.
+
+        Raises:
+          OSError: if the person cannot be reached.
+
+        """
+        ...
+
 
 # What a person is asked about is shown, and what is left out is counted.
 _SHOWN: Final = 8000
@@ -40,6 +64,7 @@ _ANSWERS: Final[dict[str, Answer]] = {
     "a": "always",
     "always": "always",
 }
+_CHANGES: Final = "it changes something outside the conversation"
 _SCOPES: Final[dict[Answer, ApprovalScope]] = {
     "yes": "once",
     "no": "once",
@@ -47,9 +72,16 @@ _SCOPES: Final[dict[Answer, ApprovalScope]] = {
 }
 
 
-def read_answer(text: str) -> Answer | None:
+def describe_answers(*, may_last: bool) -> str:
+    """Say what can be typed."""
+    always = ", a = always in this session" if may_last else ""
+    return f"y = yes, n = no{always}"
+
+
+def read_answer(text: str, *, may_last: bool) -> Answer | None:
     """Read what a person typed; None if it is no answer."""
-    return _ANSWERS.get(text.strip().lower())
+    answer = _ANSWERS.get(text.strip().lower())
+    return None if answer == "always" and not may_last else answer
 
 
 def needs_approval(tool: Tool) -> bool:
@@ -76,17 +108,20 @@ def make_policy(
 
 def _rule(name: str, *, asks: bool) -> Rule:
     if asks:
-        reason = "it changes something outside the conversation"
-        return Rule("ask", escape(name), scope="session", reason=reason)
+        return Rule("ask", escape(name), scope="session", reason=_CHANGES)
     reason = f"{name} is off without a terminal; --allow {name} permits it"
     return Rule("deny", escape(name), reason=reason)
 
 
 @final
 class Person:
-    """Puts an agent's open questions to who sits there, one at a time."""
+    """Puts open questions to who sits there, one at a time; refuses if nobody does.
 
-    def __init__(self, agent: Agent, approvals: Approvals, ask: Asker) -> None:
+    Questions of children are among them, and those that a hook or a remote agent
+    asks, which the options know nothing of.
+    """
+
+    def __init__(self, agent: Agent, approvals: Approvals, ask: Asker | None) -> None:
         self._agent = agent
         self._approvals = approvals
         self._ask = ask
@@ -94,7 +129,7 @@ class Person:
         # The question that is being put.
         self._asked = ""
         self._asking = trio.CancelScope()
-        agent.on(Appended, self._appended)
+        self._unregister = agent.kernel.on(Appended, self._appended)
 
     async def run(self) -> None:
         """Answer questions for ever. Always a checkpoint.
@@ -103,17 +138,20 @@ class Person:
           The question that is being put is taken back, and stays open.
 
         """
-        while True:
-            changed = self._changed = trio.Event()
-            questions = self._approvals.open(self._agent)
-            if not questions:
-                await changed.wait()
-                continue
-            question = questions[0]
-            self._asked = question.id
-            with trio.CancelScope() as self._asking:
-                await self._put(question)
-            self._asked = ""
+        try:
+            while True:
+                changed = self._changed = trio.Event()
+                questions = self._approvals.open()
+                if not questions:
+                    await changed.wait()
+                    continue
+                question = questions[0]
+                self._asked = question.id
+                with trio.CancelScope() as self._asking:
+                    await self._put(question)
+                self._asked = ""
+        finally:
+            self._unregister()
 
     def _appended(self, payload: Appended) -> None:
         fact = payload.event.data
@@ -131,13 +169,18 @@ class Person:
           It is taken back.
 
         """
-        call = describe_call(question.name, question.arguments, _SHOWN)
+        await trio.lowlevel.checkpoint()
         answer: Answer = "no"
         reason: str | None = None
-        try:
-            answer = await self._ask(call)
-        except OSError as error:
-            reason = f"nobody could be asked: {error}"
+        if self._ask is None:
+            reason = f"there is no terminal to ask on: {question.reason}"
+        else:
+            try:
+                answer = await self._ask(
+                    self._describe(question), may_last=question.may_last
+                )
+            except OSError as error:
+                reason = f"nobody could be asked: {error}"
         # It may have been closed while the answer was on its way.
         with suppress(StaleApprovalError):
             self._approvals.answer(
@@ -146,3 +189,12 @@ class Person:
                 scope=_SCOPES[answer],
                 reason=reason,
             )
+
+    def _describe(self, question: Question) -> str:
+        """Say what would run, for whom, and why that is asked if no option says so."""
+        text = describe_call(question.name, question.arguments, _SHOWN)
+        if question.agent is not self._agent:
+            text = f"{one_line(question.agent.id)}: {text}"
+        if question.reason and question.reason != _CHANGES:
+            text = f"{text}, for: {one_line(question.reason, _SHOWN)}"
+        return text

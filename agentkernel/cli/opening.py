@@ -92,10 +92,8 @@ async def open_agent(
             async with handle as agent:
                 agent.on(RequestError, RetryPolicy().on_request_error)
                 policy = make_policy(tools, settings.allow, asks=ask is not None)
-                approvals = Approvals(agent, policy)
-                if ask is not None:
-                    person = Person(agent, approvals, ask)
-                    agent.start_soon(person.run, name="questions to the person")
+                person = Person(agent, Approvals(agent, policy), ask)
+                agent.start_soon(person.run, name="questions to the person")
                 yield agent
 
 

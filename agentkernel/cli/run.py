@@ -21,7 +21,7 @@ from agentkernel import (
     encode_event,
 )
 
-from .approval import Answer, read_answer
+from .approval import Answer, describe_answers, read_answer
 from .console import Streams
 from .exits import Exit, code_of
 from .life import Life
@@ -141,7 +141,7 @@ class _Question:
     def __init__(self, life: Life) -> None:
         self._life = life
 
-    async def ask(self, question: str) -> Answer:
+    async def ask(self, question: str, /, *, may_last: bool) -> Answer:
         """Ask until there is an answer. Always a checkpoint.
 
         Cancellation:
@@ -151,12 +151,12 @@ class _Question:
         console = self._life.console
         console.notice(f"[allow {question}?]")
         while True:
-            console.put("[y = yes, n = no, a = always in this session] ", error=True)
+            console.put(f"[{describe_answers(may_last=may_last)}] ", error=True)
             await trio.lowlevel.wait_readable(0)
             data = os.read(0, 4096)
             if not data:
                 return "no"
-            answer = read_answer(data.decode("utf-8", "replace"))
+            answer = read_answer(data.decode("utf-8", "replace"), may_last=may_last)
             if answer is not None:
                 return answer
             console.notice(f"[{one_line(repr(data), 40)} is no answer]")

@@ -15,7 +15,7 @@ from typing import Final, final
 
 import trio
 
-from .approval import Answer, read_answer
+from .approval import Answer, describe_answers, read_answer
 from .console import Console
 from .editor import Key, Line
 from .plain import fit
@@ -123,7 +123,7 @@ class Screen:
         while self.holding and self._line.text:
             await self._changed.wait()
 
-    async def ask(self, question: str) -> Answer:
+    async def ask(self, question: str, /, *, may_last: bool) -> Answer:
         """Ask whether something may be done; what is typed next is the answer.
 
         A line that was begun before the question is finished first: it must not
@@ -136,15 +136,16 @@ class Screen:
         await trio.lowlevel.checkpoint()
         while self._line.text:
             await self._changed.wait()
-        self.notice(f"[allow {question}? y = yes, n = no, a = always in this session]")
+        self.notice(f"[allow {question}? {describe_answers(may_last=may_last)}]")
         self._answers, answers = trio.open_memory_channel[str](1)
         try:
             self.draw()
             while True:
-                answer = read_answer(await answers.receive())
+                answer = read_answer(await answers.receive(), may_last=may_last)
                 if answer is not None:
                     return answer
-                self.notice("[please answer y, n or a; Esc stops the turn]")
+                keys = "y, n or a" if may_last else "y or n"
+                self.notice(f"[please answer {keys}; Esc stops the turn]")
         finally:
             self._answers = None
             self._line.text = ""

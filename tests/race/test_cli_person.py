@@ -12,7 +12,13 @@ from trio.testing import MockClock
 
 import agentkernel as ak
 from agentkernel.bridges.approvals import Approvals
-from agentkernel.cli.approval import Answer, Person, make_policy
+from agentkernel.cli.approval import (
+    Answer,
+    Person,
+    describe_answers,
+    make_policy,
+    read_answer,
+)
 from agentkernel.testing import ScriptedModel, call
 from agentkernel.tools import tool
 from tests.race.rig import codes, endings, facts
@@ -30,19 +36,29 @@ async def look() -> str:
     return "it ran"
 
 
+def texts(agent: ak.Agent) -> list[str]:
+    """What the calls gave the model."""
+    return [
+        "".join(b.text for b in fact.message.content if isinstance(b, ak.TextBlock))
+        for fact in facts(agent, ak.ToolReturned)
+    ]
+
+
 class Keyboard:
     """Stands for the terminal: shows what is asked, and answers when it is told to."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
+        self.lasting: list[bool] = []
         self.standing: int = 0
         self._answers, self._typed = trio.open_memory_channel[Answer | OSError](9)
 
     def type(self, answer: Answer | OSError) -> None:
         self._answers.send_nowait(answer)
 
-    async def ask(self, question: str) -> Answer:
+    async def ask(self, question: str, /, *, may_last: bool) -> Answer:
         self.shown.append(question)
+        self.lasting.append(may_last)
         self.standing += 1
         try:
             answer = await self._typed.receive()
@@ -53,17 +69,29 @@ class Keyboard:
         return answer
 
 
+@tool
+async def remote(call: ak.ToolInvocation) -> str:
+    """Ask for something that no option knows of, as a remote agent does."""
+    agent = ak.current_agent()
+    assert agent is not None
+    decision = await agent.approve(call, "rm -rf everything")
+    return getattr(decision, "reason", "it ran")
+
+
 @asynccontextmanager
 async def seated(
-    keyboard: Keyboard, *answers: Sequence[ak.Chunk]
+    keyboard: Keyboard | None, *answers: Sequence[ak.Chunk]
 ) -> AsyncGenerator[ak.Agent]:
     model = ScriptedModel(*answers, default=["done"])
     async with ak.open_kernel(ak.MemoryStore(), clock=trio.current_time) as kernel:
         kernel.models.register("m", model)
-        tools: list[ak.Tool] = [change, look]
+        tools: list[ak.Tool] = [change, look, remote]
         async with await kernel.create("s", model="m", tools=tools) as agent:
-            approvals = Approvals(agent, make_policy(tools, (), asks=True))
-            agent.start_soon(Person(agent, approvals, keyboard.ask).run)
+            ask = None if keyboard is None else keyboard.ask
+            approvals = Approvals(
+                agent, make_policy(tools, (), asks=keyboard is not None)
+            )
+            agent.start_soon(Person(agent, approvals, ask).run)
             yield agent
 
 
@@ -149,3 +177,40 @@ async def test_nobody_to_ask_refuses_with_the_way_out() -> None:
     assert policy.decide("look", {}).action == "allow"
     allowed = make_policy([change, look], ["change"], asks=False)
     assert allowed.decide("change", {}).action == "allow"
+
+
+async def test_a_question_that_no_rule_asks_says_what_it_is_about(
+    autojump_clock: MockClock,
+) -> None:
+    """And holds once: a yes for the session is not offered for it."""
+    keyboard = Keyboard()
+    async with seated(keyboard, [call("remote")]) as agent:
+        agent.followup("go")
+        await trio.testing.wait_all_tasks_blocked()
+        assert keyboard.shown == ["remote(), for: rm -rf everything"]
+        assert keyboard.lasting == [False]
+        keyboard.type("yes")
+        await agent.when_idle()
+        assert texts(agent) == ["it ran"]
+
+
+async def test_without_a_person_every_question_is_refused(
+    autojump_clock: MockClock,
+) -> None:
+    """Nobody would ever answer it, and the turn would wait for ever."""
+    async with seated(None, [call("remote"), call("change")]) as agent:
+        async with agent.ask("go") as reply:
+            pass
+        assert reply.outcome.text == "done"
+        assert texts(agent) == [
+            "there is no terminal to ask on: rm -rf everything",
+            "The call was denied: "
+            "change is off without a terminal; --allow change permits it",
+        ]
+
+
+def test_what_may_not_last_cannot_be_answered_with_always() -> None:
+    """The key is not offered, and means nothing when it is pressed."""
+    assert describe_answers(may_last=False) == "y = yes, n = no"
+    assert read_answer("a", may_last=False) is None
+    assert read_answer("A ", may_last=True) == "always"
