@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal, cast
 
 import pytest
 import trio
@@ -12,7 +15,7 @@ import agentkernel as ak
 from agentkernel.bridges.jobs import Job, JobResult, Jobs
 from agentkernel.testing import ScriptedModel, check_log
 from tests.race.office import notices, office
-from tests.race.parts import texts
+from tests.race.parts import stored, texts
 
 
 class Speechless(Exception):
@@ -161,3 +164,83 @@ async def test_a_job_that_ignores_its_end_is_named_and_does_not_spin(
             assert rounds == still
             done.set()
             assert await job.wait() == "completed"
+
+
+@pytest.mark.clause("I6")
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (JobResult("x", meta=cast("ak.JsonObject", {"p": Path("/a")})), "PosixPath"),
+        (JobResult("x", meta={"n": math.nan}), "nan"),
+        (JobResult("x", meta=cast("ak.JsonObject", [1])), "not [1]"),
+        (JobResult(cast("str", 5)), "not 5"),
+        (JobResult("x", cast("Literal['failed']", "succeeded")), "succeeded"),
+        (JobResult("x", cast("Literal['failed']", [])), "[]"),
+        (None, "NoneType"),
+    ],
+)
+async def test_what_no_log_can_hold_is_a_failure_of_the_job_and_ends_it(
+    returned: object, words: str
+) -> None:
+    """The waiter is released, the owner is told, the place is free again."""
+    model = ScriptedModel(default=["ok"])
+    store = ak.MemoryStore()
+
+    async def work(_job: Job) -> JobResult:
+        await trio.lowlevel.checkpoint()
+        return cast("JobResult", returned)
+
+    async with office(model, store=store, max_jobs=1) as (agent, jobs):
+        job = run(jobs, agent, work)
+        assert await job.wait() == "failed"
+        assert job.result is not None
+        assert words in job.result.text
+        await agent.when_idle()
+        assert notices(agent) == [f"{job.id}-ended"]
+        assert await run(jobs, agent, work).wait() == "failed"
+        assert [r.ending for r in await jobs.records(agent)] == ["failed", "failed"]
+    check_log(await stored(store))
+
+
+async def test_a_job_ends_even_if_an_observer_of_its_end_leaves_the_kernel() -> None:
+    """Who waits for it, in another kernel say, is released all the same."""
+
+    async def work(_job: Job) -> JobResult:
+        await trio.lowlevel.checkpoint()
+        return JobResult("done")
+
+    def leave(payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.Extension) and fact.name == "job/ended":
+            raise SystemExit(3)
+
+    started: list[Job] = []
+
+    async def life() -> None:
+        async with office(ScriptedModel(default=["ok"])) as (agent, jobs):
+            agent.on(ak.Appended, leave)
+            started.append(run(jobs, agent, work))
+            await trio.sleep_forever()
+
+    with pytest.raises(SystemExit):
+        await life()
+    assert await started[0].wait() == "completed"
+
+
+@pytest.mark.parametrize("kind", ["test", Path("/a")])
+async def test_a_job_that_no_log_can_hold_is_not_started(kind: object) -> None:
+    """Neither listed nor running: whoever asked for it made a mistake."""
+    ran: list[Job] = []
+
+    async def work(job: Job) -> JobResult:
+        ran.append(job)
+        await trio.lowlevel.checkpoint()
+        return JobResult()
+
+    async with office(ScriptedModel()) as (agent, jobs):
+        title = cast("str", Path("/b") if kind == "test" else "t")
+        with pytest.raises((TypeError, AttributeError)):
+            jobs.start(agent, work, kind=cast("str", kind), title=title)
+        await wait_all_tasks_blocked()
+        assert not jobs.of(agent)
+        assert not ran

@@ -56,3 +56,51 @@ async def test_the_id_of_a_job_that_no_log_remembers_names_no_other() -> None:
         with pytest.raises(UnknownJobError):
             jobs.get(agent, seen)
         assert job.status == "running"
+
+
+def odd(name: str, body: ak.JsonValue) -> ak.Extension:
+    return ak.Extension(f"job/{name}", body)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        odd("started", "text"),
+        odd("started", {"owner": "s"}),
+        odd("started", {"owner": "s", "job": 7, "kind": None, "title": []}),
+        odd("ended", {"owner": "s"}),
+        odd("ended", {"owner": "s", "job": ["a"], "ending": "completed"}),
+        odd("ended", {"owner": "s", "job": "j", "ending": "succeeded"}),
+        odd("ended", {"owner": "s", "job": "j", "ending": [], "text": 5}),
+        odd("ended", {"owner": "s", "job": "j"}),
+    ],
+)
+async def test_an_odd_record_of_a_job_keeps_no_other_job_from_its_end(
+    record: ak.Extension,
+) -> None:
+    """Whoever wrote it: its neighbours are closed and told of, now and later."""
+    events = await crashed(("build", "serve"))
+    first = events[1]
+    body = {"owner": "s", "job": "j", "kind": "k", "title": "t"}
+    facts = [
+        events[0].data,
+        odd("started", body),
+        record,
+        *(e.data for e in events[1:]),
+    ]
+    store = await plant(
+        [
+            ak.SessionEvent(seq, first.time, fact, first.ignorable)
+            for seq, fact in enumerate(facts, 1)
+        ]
+    )
+    for _ in range(2):
+        async with office(ScriptedModel(), store=store) as (agent, jobs):
+            errors: list[ak.ErrorReported] = []
+            agent.on(ak.ErrorReported, errors.append)
+            await wait_all_tasks_blocked()
+            assert not errors
+            known = {r.title: r.ending for r in await jobs.records(agent)}
+            assert known["build"] == known["serve"] == "interrupted"
+            assert known["t"] in {"failed", "interrupted"}
+            assert len(pending(agent)) >= 3

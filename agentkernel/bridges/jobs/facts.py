@@ -75,7 +75,10 @@ def ended_fact(
 
 
 def records_of(events: Iterable[ak.SessionEvent], owner: str) -> dict[str, JobRecord]:
-    """Read the jobs of an owner out of its log, by their ids."""
+    """Read the jobs of an owner out of its log, by their ids.
+
+    What is no record of ours is passed over.
+    """
     records: dict[str, JobRecord] = {}
     for fact in (event.data for event in events):
         if not isinstance(fact, ak.Extension) or fact.name not in {STARTED, ENDED}:
@@ -83,16 +86,27 @@ def records_of(events: Iterable[ak.SessionEvent], owner: str) -> dict[str, JobRe
         body = fact.body
         if not isinstance(body, Mapping) or body.get("owner") != owner:
             continue
-        job_id = str(body["job"])
+        job_id = body.get("job")
+        if not isinstance(job_id, str):
+            continue
         if fact.name == STARTED:
-            kind, title = str(body["kind"]), str(body["title"])
-            records[job_id] = JobRecord(job_id, owner, kind, title)
+            kind, title = body.get("kind"), body.get("title")
+            if isinstance(kind, str) and isinstance(title, str):
+                records[job_id] = JobRecord(job_id, owner, kind, title)
         elif job_id in records:
-            ending = cast("JobEnding", body["ending"])
-            records[job_id] = msgspec.structs.replace(
-                records[job_id], ending=ending, text=str(body.get("text", ""))
-            )
+            records[job_id] = _ended(records[job_id], body)
     return records
+
+
+def _ended(record: JobRecord, body: Mapping[str, ak.JsonValue]) -> JobRecord:
+    """Add an ending to a record; one that is no ending of ours is a failure."""
+    ending, text = body.get("ending"), body.get("text")
+    known = isinstance(ending, str) and ending in WORDS
+    return msgspec.structs.replace(
+        record,
+        ending=cast("JobEnding", ending) if known else "failed",
+        text=text if isinstance(text, str) else "",
+    )
 
 
 def notice_id(record_id: str) -> str:

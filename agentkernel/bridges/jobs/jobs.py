@@ -23,7 +23,7 @@ import trio
 import agentkernel as ak
 from agentkernel.bridges.subagents import lost_children
 
-from .endings import raised, stays_raised
+from .endings import raised, returned, stays_raised
 from .facts import (
     JobRecord,
     ended_fact,
@@ -122,11 +122,12 @@ class Jobs:
         # Unique in the session: a crash may lose a number, and no epoch.
         session = owner.session
         job_id = f"job-{session.epoch}-{session.last_seq + 1}"
-        job = Job(job_id, owner, kind, ak.clean_text(title), max_bytes=self.max_bytes)
+        kind, title = ak.clean_text(kind), ak.clean_text(title)
+        job = Job(job_id, owner, kind, title, max_bytes=self.max_bytes)
         run = partial(self._run, job, body)
         job.begin(owner.start_soon(run, name=f"{job_id} {kind}"))
-        owner.session.append(started_fact(job))
         jobs[job_id] = job
+        session.append(started_fact(job))
         self._forget_ended(jobs)
         return job
 
@@ -173,7 +174,7 @@ class Jobs:
         try:
             # What was told to end before its first step does not begin.
             await trio.lowlevel.checkpoint_if_cancelled()
-            result = await body(job)
+            result = returned(await body(job))
         except BaseException as error:  # noqa: ASYNC103  # the boundary of a job: what it raises is how it ended
             ending, failure = raised(error, killed=job.was_killed)
             self._end(job, ending, failure)
@@ -185,15 +186,17 @@ class Jobs:
 
     def _end(self, job: Job, ending: JobEnding, result: JobResult) -> None:
         """Record an end: its fact, its notice and its place, in one act."""
-        text = shortened(ak.clean_text(result.text))
-        result = msgspec.structs.replace(result, text=text)
+        result = msgspec.structs.replace(result, text=shortened(result.text))
         owner = job.owner
         record = JobRecord(job.id, owner.id, job.kind, job.title, ending, result.text)
-        # A session that could not be written to its end has closed before.
-        with suppress(ak.AgentDisposedError):
-            owner.session.append(ended_fact(owner.id, job.id, ending, result))
-            owner.notice(notice_of(record))
-        job.end(ending, result)
+        try:
+            # A session that could not be written to its end has closed before.
+            with suppress(ak.AgentDisposedError):
+                owner.session.append(ended_fact(owner.id, job.id, ending, result))
+                owner.notice(notice_of(record))
+        finally:
+            # An observer of these may ask for an exit.
+            job.end(ending, result)
 
     def _forget_ended(self, jobs: dict[str, Job]) -> None:
         ended = [job.id for job in jobs.values() if job.status != "running"]
