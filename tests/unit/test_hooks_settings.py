@@ -15,6 +15,7 @@ from agentkernel.bridges.hooks import (
     Matcher,
     load_settings,
 )
+from agentkernel.bridges.hooks.hook import EVENTS, FOREIGN
 from agentkernel.bridges.hooks.matcher import condition_holds
 
 ZSH = {"shell": "zsh"}
@@ -226,3 +227,16 @@ def test_files_add_up_and_a_switch_turns_its_file_off(tmp_path: Path) -> None:
     (tmp_path / "user").write_text("no")
     with pytest.raises(HookSettingsError, match="user: no JSON"):
         load_settings(tmp_path / "user")
+
+
+def test_every_event_of_the_protocol_either_happens_or_is_ignored_by_name() -> None:
+    """12 of 31 happen here, and one that is not of that protocol; docs say which."""
+    assert len(EVENTS) == 13
+    assert len(FOREIGN) == 19
+    assert not FOREIGN & set(EVENTS)
+    page = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text()
+    happens, _, never = page.partition("## Events that never happen here")
+    assert all(f"`{event}`" in never for event in FOREIGN)
+    assert all(f"`{event}`" in happens for event in EVENTS)
+    value = {"hooks": {event: [{"hooks": [{"type": "http"}]}] for event in FOREIGN}}
+    assert set(HookSettings.from_json(value).ignored) == FOREIGN

@@ -22,6 +22,11 @@ def specific(event: str, **fields: object) -> str:
     return json.dumps({"hookSpecificOutput": {"hookEventName": event, **fields}})
 
 
+def answer(behavior: object = ..., **more: object) -> str:
+    said = more if behavior is ... else {"behavior": behavior, **more}
+    return specific("PermissionRequest", decision=said)
+
+
 def read(
     event: HookEvent, code: int, stdout: str = "", stderr: str = ""
 ) -> tuple[str, str, str, str | None]:
@@ -104,6 +109,42 @@ NO_REASON = "a hook refused it without a reason"
         ("Stop", 0, '{"decision": "approve"}', "", ("success", "none", "", None)),
         ("UserPromptSubmit", 2, "", "no", ("blocked", "deny", "no", None)),
         ("PostToolUse", 2, "", "look", ("blocked", "deny", "look", None)),
+        ("PostToolBatch", 2, "", "enough", ("blocked", "deny", "enough", None)),
+        ("PostToolBatch", 0, BLOCK, "", ("blocked", "deny", "json says no", None)),
+        ("PostToolBatch", 1, BLOCK, "", ("blocked", "deny", "json says no", None)),
+        ("PostToolBatch", 0, "plain", "", ("success", "none", "", None)),
+        ("PermissionRequest", 0, answer("allow"), "", ("success", "allow", "", None)),
+        ("PermissionRequest", 1, answer("allow"), "", ("success", "allow", "", None)),
+        (
+            "PermissionRequest",
+            0,
+            answer("deny"),
+            "",
+            ("blocked", "deny", "a hook said no", None),
+        ),
+        (
+            "PermissionRequest",
+            0,
+            answer("deny", message="no", interrupt=True),
+            "",
+            ("blocked", "deny", "no", "no"),
+        ),
+        ("PermissionRequest", 2, "", "no", ("failed", "none", "", None)),
+        ("PermissionRequest", 2, answer("allow"), "", ("failed", "none", "", None)),
+        ("PermissionRequest", 0, answer("ask"), "", ("failed", "none", "", None)),
+        ("PermissionRequest", 0, answer(), "", ("failed", "none", "", None)),
+        ("PermissionRequest", 0, answer(None), "", ("failed", "none", "", None)),
+        ("PermissionRequest", 0, BLOCK, "", ("failed", "none", "", None)),
+        (
+            "PermissionRequest",
+            0,
+            specific("PermissionRequest", decision="allow"),
+            "",
+            ("failed", "none", "", None),
+        ),
+        ("StopFailure", 0, BLOCK, "", ("success", "none", "", None)),
+        ("StopFailure", 0, "{", "", ("success", "none", "", None)),
+        ("StopFailure", 2, "", "no", ("failed", "none", "", None)),
         ("SessionStart", 2, "", "no", ("failed", "none", "", None)),
         ("SessionStart", 0, BLOCK, "", ("failed", "none", "", None)),
         ("PostToolUseFailure", 2, "", "no", ("failed", "none", "", None)),

@@ -6,7 +6,7 @@
 only the executor touches processes.
 """
 
-from .detached import MAX_DETACHED as MAX_DETACHED
+from .detached import MAX_DETACHED as MAX_DETACHED, MAX_WAKES as MAX_WAKES
 from .ends import MAX_BLOCKS as MAX_BLOCKS
 from .executor import CommandExecutor as CommandExecutor, HookExecutor as HookExecutor
 from .hook import Hook as Hook, HookEvent as HookEvent

@@ -35,6 +35,8 @@ class Answer:
         self._event = event
         self._said = said
         self._specific: Mapping[str, object] = {}
+        # The answer to a PermissionRequest, None if there is none.
+        self._permission: Mapping[str, object] | None = None
 
     def verdict(self) -> Verdict:
         """Read it all, or raise `Nonsense`."""
@@ -42,10 +44,13 @@ class Answer:
         if self._event == "Interrupt":
             return self._observed()
         self._specific = self._read_specific()
+        self._permission = self._read_permission()
+        choice, reason = self._choice()
         stop: str | None = None
         if said.get("continue") is False:
             stop = self._text(said, "stopReason") or "a hook stopped it"
-        choice, reason = self._choice()
+        elif choice == "deny" and self._interrupts():
+            stop = reason
         message = self._text(said, "systemMessage")
         text = self._text(self._specific, "additionalContext")
         outcome: Outcome = "blocked" if choice == "deny" or stop else "success"
@@ -80,9 +85,23 @@ class Answer:
             raise Nonsense(f"hookEventName is {named!r}, the event is {self._event}")
         return specific
 
+    def _interrupts(self) -> bool:
+        answer = self._permission
+        return answer is not None and answer.get("interrupt") is True
+
+    def _read_permission(self) -> Mapping[str, object] | None:
+        value = self._specific.get("decision")
+        if value is None or self._event != "PermissionRequest":
+            return None
+        if not isinstance(value, Mapping):
+            raise Nonsense("decision is no object")
+        return cast("Mapping[str, object]", value)
+
     def _choice(self) -> tuple[Choice, str]:
         """Read the decision, in the event's own form before the common one."""
         said, specific = self._said, self._specific
+        if self._permission is not None:
+            return self._answered(self._permission)
         if self._event == "PreToolUse" and "permissionDecision" in specific:
             word = specific["permissionDecision"]
             reason = self._text(specific, "permissionDecisionReason")
@@ -101,9 +120,21 @@ class Answer:
         default = "a hook refused it without a reason" if choice == "deny" else ""
         return choice, reason or default
 
+    def _answered(self, answer: Mapping[str, object]) -> tuple[Choice, str]:
+        """Read the answer to a question."""
+        word = answer.get("behavior")
+        if word not in {"allow", "deny"}:
+            raise Nonsense(f"{word!r} is no answer to a question")
+        if word == "allow":
+            return "allow", ""
+        return "deny", self._text(answer, "message") or "a hook said no"
+
     def _updated_input(self) -> ak.JsonObject | None:
-        value = self._specific.get("updatedInput")
-        if value is None or self._event != "PreToolUse":
+        where = self._permission
+        if self._event == "PreToolUse":
+            where = self._specific
+        value = None if where is None else where.get("updatedInput")
+        if value is None:
             return None
         if not isinstance(value, Mapping):
             raise Nonsense("updatedInput is no object")

@@ -6,13 +6,13 @@ decides comes too late and is left aside; what it has to say enters with the nex
 A hook that rewakes may ask for that step itself, by exit 2.
 
 Invariants. At most `MAX_DETACHED` of one agent are under way, and the next one is
-refused, visibly. Each has one `hook/invoked` and one `hook/result`, log first: what it
+refused, visibly; and hooks alone do not keep an agent going for ever. Each has one `hook/invoked` and one `hook/result`, log first: what it
 says comes after its result. A message of one run has one id, so that it enters once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias, final
@@ -30,10 +30,12 @@ from .record import invoked, returned
 from .spill import Spill
 from .verdict import HookRun, Verdict
 
-__all__ = ["MAX_DETACHED", "DetachedHooks"]
+__all__ = ["MAX_DETACHED", "MAX_WAKES", "DetachedHooks"]
 
 # How many detached hooks of one agent may be under way.
 MAX_DETACHED: Final = 32
+# How often in a row hooks may wake an agent that nobody else speaks to.
+MAX_WAKES: Final = 8
 
 _Tell: TypeAlias = Callable[[ak.Agent, str, str], None]
 
@@ -107,7 +109,8 @@ class DetachedHooks:
             with suppress(ak.StorageError):
                 await session.flush()
             run = await self._executor.run(hook, stdin, signal=ak.TurnSignal())
-            verdict = await self._spill.fitted(set_aside(hook, run))
+            verdict = _tired(agent, set_aside(hook, run))
+            verdict = await self._spill.fitted(verdict)
         finally:
             self._running[agent] -= 1
             if verdict.outcome == "cancelled":
@@ -126,3 +129,26 @@ class DetachedHooks:
             agent.inject(words)
         if verdict.wake is not None:
             agent.notice(note(agent, hook.event, verdict, verdict.wake, kind="notice"))
+
+
+def _tired(agent: ak.Agent, verdict: Verdict) -> Verdict:
+    """Let a wake wait for somebody else's if hooks have woken the agent often enough."""
+    if verdict.wake is None or _wakes(agent.session.messages) < MAX_WAKES:
+        return verdict
+    message = "The agent is not woken: hooks have done it often enough"
+    return Verdict(texts=(verdict.wake,), messages=(message,), detail=message)
+
+
+def _wakes(messages: Sequence[ak.Message]) -> int:
+    """Count the answers to hooks that woke, since anybody else has spoken."""
+    count, answered = 0, True
+    for message in reversed(messages):
+        if isinstance(message, ak.AssistantMessage):
+            answered = True
+        if not isinstance(message, ak.UserMessage) or message.passive:
+            continue
+        if message.kind != "notice" or message.meta.get("source") != "hook":
+            break
+        count += answered
+        answered = False
+    return count

@@ -72,17 +72,33 @@ class EndHooks:
         agent.steer(message)
 
     def appended(self, payload: ak.Appended) -> None:
-        """Start the Interrupt hooks of an aborted turn; nothing waits for them."""
+        """Start the hooks of a turn that was aborted or failed; nothing waits for them."""
         agent, fact = payload.agent, payload.event.data
-        if not isinstance(fact, ak.TurnEnded) or fact.reason.kind != "aborted":
+        if not isinstance(fact, ak.TurnEnded) or not self._runner.covers(agent):
             return
-        if self._runner.covers(agent):
-            fields: dict[str, ak.JsonValue] = {"turn_id": str(fact.turn)}
-            work = partial(
-                self._runner.run, agent, "Interrupt", None, fields, ak.TurnSignal()
-            )
-            with suppress(ak.AgentDisposedError):
-                agent.start_soon(work, name="Interrupt hooks")
+        ending = fact.reason
+        fields: dict[str, ak.JsonValue] = {"turn_id": str(fact.turn)}
+        if ending.kind == "aborted":
+            self._observe(agent, "Interrupt", None, fields)
+        elif ending.kind == "error":
+            fields |= {
+                "error": ending.code,
+                "error_details": ending.message,
+                "last_assistant_message": _last_answer(agent),
+            }
+            self._observe(agent, "StopFailure", ending.code, fields)
+
+    def _observe(
+        self,
+        agent: ak.Agent,
+        event: HookEvent,
+        subject: str | None,
+        fields: dict[str, ak.JsonValue],
+    ) -> None:
+        """Start hooks as a task of the agent; one that is ending starts none."""
+        run = partial(self._runner.run, agent, event, subject, fields, ak.TurnSignal())
+        with suppress(ak.AgentDisposedError):
+            agent.start_soon(run, name=f"{event} hooks")
 
     def await_end(self, agent: ak.Agent) -> None:
         """Run SessionEnd hooks when the agent ends, before its session closes."""

@@ -14,9 +14,12 @@ HookEvent: TypeAlias = Literal[
     "SessionStart",
     "UserPromptSubmit",
     "PreToolUse",
+    "PermissionRequest",
     "PostToolUse",
     "PostToolUseFailure",
+    "PostToolBatch",
     "Stop",
+    "StopFailure",
     "SubagentStart",
     "SubagentStop",
     "Interrupt",
@@ -26,9 +29,12 @@ EVENTS: Final[tuple[HookEvent, ...]] = (
     "SessionStart",
     "UserPromptSubmit",
     "PreToolUse",
+    "PermissionRequest",
     "PostToolUse",
     "PostToolUseFailure",
+    "PostToolBatch",
     "Stop",
+    "StopFailure",
     "SubagentStart",
     "SubagentStop",
     "Interrupt",
@@ -36,7 +42,10 @@ EVENTS: Final[tuple[HookEvent, ...]] = (
 )
 # The events at which a hook can refuse something.
 BLOCKING: Final[frozenset[HookEvent]] = frozenset(
-    {"UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop", "SubagentStop"}
+    {
+        *("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolBatch"),
+        *("Stop", "SubagentStop"),
+    }
 )
 # Events of Claude Code that are known and never happen here.
 FOREIGN: Final = frozenset(
@@ -51,12 +60,9 @@ FOREIGN: Final = frozenset(
         "MessageDisplay",
         "Notification",
         "PermissionDenied",
-        "PermissionRequest",
         "PostCompact",
-        "PostToolBatch",
         "PreCompact",
         "Setup",
-        "StopFailure",
         "TaskCompleted",
         "TaskCreated",
         "TeammateIdle",

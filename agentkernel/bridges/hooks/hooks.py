@@ -2,11 +2,14 @@
 
 Sits above the kernel and turns its events into those of the settings:
 
-    agent/pre-step       SessionStart or SubagentStart (once), UserPromptSubmit
+    agent/pre-step       SessionStart or SubagentStart (once), UserPromptSubmit,
+                         PostToolBatch where calls went before
     tools/pre-execute    PreToolUse
+    tools/approve        PermissionRequest
     tools/post-execute   PostToolUse, PostToolUseFailure
     agent/turn-stopping  Stop, or SubagentStop for an agent with a parent
     turn/end, aborted    Interrupt, as a task of the agent that nothing waits for
+    turn/end, error      StopFailure, likewise
     the agent's end      SessionEnd
 
 Invariants. A hook runs under the signal of its turn: a stop kills and joins it and
@@ -22,9 +25,11 @@ from typing import final
 
 import agentkernel as ak
 
+from .batches import BatchHooks
 from .calls import CallHooks
 from .ends import EndHooks
 from .executor import CommandExecutor, HookExecutor
+from .permissions import PermissionHooks
 from .prompts import PromptHooks
 from .runner import Runner
 from .settings import HookSettings
@@ -90,17 +95,24 @@ class Hooks:
         """Register for what some hook is about; the rest costs nothing."""
         events = {hook.event for hook in self._runner.settings.hooks}
         runner = self._runner
-        prompts, calls, ends = PromptHooks(runner), CallHooks(runner), EndHooks(runner)
+        prompts, batches = PromptHooks(runner), BatchHooks(runner)
+        calls, permissions = CallHooks(runner), PermissionHooks(runner)
+        ends = EndHooks(runner)
         unregister = [kernel.on(ak.AgentDisposed, self._disposed)]
+        if "PostToolBatch" in events:
+            unregister.append(kernel.on(ak.PreStep, batches.pre_step))
         if events & {"SessionStart", "SubagentStart", "UserPromptSubmit"}:
             unregister.append(kernel.on(ak.PreStep, prompts.pre_step))
         if "PreToolUse" in events:
             unregister.append(kernel.on(ak.PreExecute, calls.pre_execute))
+        if "PermissionRequest" in events:
+            unregister.append(kernel.on(ak.Approve, permissions.approve))
+            unregister.append(kernel.on(ak.Execute, permissions.execute))
         if events & {"PostToolUse", "PostToolUseFailure"}:
             unregister.append(kernel.on(ak.PostExecute, calls.post_execute))
         if events & {"Stop", "SubagentStop"}:
             unregister.append(kernel.on(ak.TurnStopping, ends.turn_stopping))
-        if "Interrupt" in events:
+        if events & {"Interrupt", "StopFailure"}:
             unregister.append(kernel.on(ak.Appended, ends.appended))
         if "SessionEnd" in events:
             unregister.append(

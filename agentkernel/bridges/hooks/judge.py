@@ -22,6 +22,8 @@ from .verdict import HookRun, Outcome, Verdict
 __all__ = ["judge", "set_aside"]
 
 _DETAIL: Final = 500
+# Where a hook looks on: it has no words for the model, detached or not.
+_OBSERVING: Final[frozenset[HookEvent]] = frozenset({"Interrupt", "StopFailure"})
 # Where plain output is text for the model.
 _TELLING: Final[frozenset[HookEvent]] = frozenset(
     {"SessionStart", "UserPromptSubmit", "SubagentStart"}
@@ -29,7 +31,14 @@ _TELLING: Final[frozenset[HookEvent]] = frozenset(
 
 
 def judge(hook: Hook, run: HookRun) -> Verdict:
-    """Read what one run says about its event."""
+    """Read what one run says about its event; what a StopFailure hook says is nothing."""
+    if hook.event != "StopFailure":
+        return _judged(hook, run)
+    verdict = _judged(hook, msgspec.structs.replace(run, stdout=""))
+    return Verdict(verdict.outcome, detail=verdict.detail)
+
+
+def _judged(hook: Hook, run: HookRun) -> Verdict:
     if run.cancelled:
         return Verdict("cancelled")
     if run.timed_out:
@@ -47,7 +56,8 @@ def judge(hook: Hook, run: HookRun) -> Verdict:
 def set_aside(hook: Hook, run: HookRun) -> Verdict:
     """Read what a run says that nothing waited for: words, and no decision."""
     verdict = judge(hook, run)
-    if run.cancelled or run.timed_out or run.problem is not None:
+    ended_it = run.cancelled or run.timed_out or run.problem is not None
+    if ended_it or hook.event in _OBSERVING:
         return verdict
     plain = run.stdout.strip()
     if run.exit_code == 2:

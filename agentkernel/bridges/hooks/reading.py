@@ -13,7 +13,9 @@ from .matcher import Matcher
 
 __all__ = ["HookSettingsError", "SettingsReader"]
 
-_TOOL_EVENTS: Final = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}
+_TOOL_EVENTS: Final = {
+    *("PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"),
+}
 _DEFAULT_SECONDS: Final = {"UserPromptSubmit": 30.0, "SessionEnd": 1.5}
 # Nobody waits longer than this for an agent's end.
 _END_SECONDS: Final = 60.0
