@@ -9,7 +9,8 @@ can be resumed there.
 Invariants. A stop of the parent's turn reaches the child within the same call of
 `cancel`, as `PARENT`, and so do the child's own children. Whoever waits here leaves
 only when the child's turn has recorded its ending and the child is gone. The parent's
-log names each child when it is started, and again, with its ending, once it is gone.
+log names each child, durably, before it is told anything, and again, with its ending,
+once it is gone.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ async def run_child(parent: ak.Agent, task: Task) -> Report:
       KernelClosedError: if the kernel is ending.
       TurnCancelled: if the signal fired before the child began, or before it was
         reminded of its answer.
-      StorageError: if the child's session cannot be opened, or not be written.
+      StorageError: if the child's session cannot be opened, if the parent's log
+        cannot be written before the child begins, or if the child has no outcome
+        because its own cannot.
 
     """
     life = _Child(task)
@@ -91,21 +94,19 @@ async def run_child(parent: ak.Agent, task: Task) -> Report:
             task.signal.raise_if_cancelled()
         raise
     child = handle.agent
-    begun = ak.SubagentDescribed(
-        child.id,
-        "fork" if task.persona.fork else "spawn",
-        call_id=task.call_id,
-        detached=task.detached,
-        description=task.description,
-    )
+    life.name_in(parent, child)
     try:
         async with handle:
-            parent.session.append(begun)
+            if task.on_open is not None:
+                task.on_open(child)
+            # A crash must not leave a child at work that no log names.
+            await parent.session.flush()
             await life.work(child)
-    finally:
-        # The parent may have gone meanwhile, if its own end was asked for.
-        with suppress(ak.AgentDisposedError):
-            parent.session.append(msgspec.structs.replace(begun, ending=life.ending))
+    except ak.StorageError as error:
+        if not life.done:
+            raise
+        # The work is done: that its session could not be closed takes nothing away.
+        _tell(parent, child, error)
     return life.report(child.id)
 
 
@@ -117,8 +118,12 @@ class _Child:
         self._task = task
         self._tool = None if task.schema is None else AnswerTool(task.schema)
         self._outcome: ak.Outcome | None = None
+        # How the child's last turn ended, since it was last told something.
+        self._turn: ak.Ending | None = None
         self._usage: ak.Usage | None = None
         self._problem: str | None = None
+        # Whether the work has come to its end, well or not.
+        self.done: bool = False
 
     async def open(self, parent: ak.Agent) -> ak.AgentHandle:
         """Create the child's session and agent.
@@ -144,7 +149,7 @@ class _Child:
                 tools=own, options=options, parent=parent
             )
         self._restrict(handle.agent, {tool.spec.name for tool in own})
-        handle.agent.on(ak.Appended, self._count)
+        handle.agent.on(ak.Appended, self._observe)
         return handle
 
     def _restrict(self, child: ak.Agent, own: set[str]) -> None:
@@ -154,9 +159,37 @@ class _Child:
         # A parent's own way to answer, or to have children, need not be its child's.
         child.tools.keep((allowed - self._task.hidden - {ANSWER}) | own)
 
-    def _count(self, payload: ak.Appended) -> None:
-        if isinstance(payload.event.data, ak.StepEnded):
-            self._usage = add_usage(self._usage, payload.event.data.usage)
+    def _observe(self, payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.StepEnded):
+            self._usage = add_usage(self._usage, fact.usage)
+        elif isinstance(fact, ak.TurnEnded):
+            self._turn = fact.reason
+
+    def name_in(self, parent: ak.Agent, child: ak.Agent) -> None:
+        """Name the child in its parent's log, and again when it has gone.
+
+        The parent may be ending before whoever waits here gets to run; its session
+        closes behind the child, so the ending is written when the child goes.
+        Not a checkpoint.
+        """
+        task = self._task
+        begun = ak.SubagentDescribed(
+            child.id,
+            "fork" if task.persona.fork else "spawn",
+            call_id=task.call_id,
+            detached=task.detached,
+            description=task.description,
+        )
+
+        def gone(_payload: ak.AgentDisposed) -> None:
+            with suppress(ak.AgentDisposedError):
+                parent.session.append(
+                    msgspec.structs.replace(begun, ending=self.ending)
+                )
+
+        child.on(ak.AgentDisposed, gone)
+        parent.session.append(begun)
 
     async def work(self, child: ak.Agent) -> None:
         """Tell the child its task, and ask again if its answer does not fit.
@@ -169,8 +202,6 @@ class _Child:
         """
         task = self._task
         release: Callable[[], None] | None = None
-        if task.on_open is not None:
-            task.on_open(child)
         if task.signal is not None:
             release = task.signal.on_cancel(lambda _reason: child.cancel(ak.PARENT))
             task.signal.raise_if_cancelled()
@@ -182,6 +213,7 @@ class _Child:
                     task.signal.raise_if_cancelled()
                 await self._say(child, self._reminder())
                 self._unanswered()
+            self.done = True
         finally:
             if release is not None:
                 release()
@@ -195,6 +227,7 @@ class _Child:
           As `run_child`.
 
         """
+        self._outcome = self._turn = None
         sent = child.followup(text)
         unregister = child.on(ak.StatusChanged, partial(_left_behind, sent.id))
         try:
@@ -237,7 +270,7 @@ class _Child:
         """How the child ended, as its parent's log says it."""
         outcome = self._outcome
         if outcome is None:
-            return ak.Ending("disposed")
+            return self._turn or ak.Ending("disposed")
         if outcome.kind == "discarded":
             return ak.Ending("aborted")
         return ak.Ending(outcome.kind, outcome.code, outcome.detail)
@@ -259,6 +292,18 @@ class _Child:
             failure=failure,
             usage=self._usage,
         )
+
+
+def _tell(parent: ak.Agent, child: ak.Agent, error: ak.StorageError) -> None:
+    """Report an error as one of the parent that changes no outcome."""
+
+    async def fail() -> None:
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    # One that is ending has nobody left to tell.
+    with suppress(ak.AgentDisposedError):
+        parent.start_soon(fail, name=f"closing the session of {child.id}")
 
 
 def _left_behind(message_id: str, payload: ak.StatusChanged) -> None:
