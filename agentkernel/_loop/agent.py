@@ -294,6 +294,8 @@ class Agent:
 
         Raises:
           TurnCancelled: if the turn was stopped.
+          ValueError: if the turn of the call is over, or ends before the answer is
+            there, or is another agent's: nothing could close the question then.
           Exception: what a listener raised.
 
         """

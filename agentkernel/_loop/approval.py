@@ -3,6 +3,9 @@
 A call that talks to another agent gets questions on the way. They go to the same
 listeners as the question whether the call may run at all. That one is put without
 the call's slot, so that an answer that takes long holds back no call that needs none.
+
+A question lives no longer than the turn of its call: what a call has started may run on
+in a job, and what that asks then could be stopped by nobody.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from .._session.events import TurnEnded
 from ..abc import ToolInvocation
 from .dispatch import expect
-from .payload import Allow, Approve, Deny, PreExecute
+from .payload import Allow, Appended, Approve, Deny, PreExecute
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -33,15 +37,40 @@ async def ask_approval(
 
     Raises:
       TurnCancelled: if the turn was stopped, also while the answer was awaited.
+      ValueError: if the call's turn is not the live one, or ends before the answer.
 
     """
+    call.signal.raise_if_cancelled()
+    holder = driver.holder
+    if holder is None or holder.signal is not call.signal:
+        raise _too_late(driver, call)
     question = Approve(driver.agent, call.signal, call, reason)
+    decision: Allow | Deny | None = None
+    with trio.CancelScope() as scope:
+
+        def look(payload: Appended) -> None:
+            if isinstance(payload.event.data, TurnEnded):
+                scope.cancel(reason="the turn of the call is over")
+
+        unregister = driver.dispatch.own.add(Appended, look)
+        try:
+            with driver.work.doing("approval", call.name):
+                decision = await driver.dispatch.waterfall(question, nobody_to_ask)
+        finally:
+            unregister()
     call.signal.raise_if_cancelled()
-    with driver.work.doing("approval", call.name):
-        decision = await driver.dispatch.waterfall(question, nobody_to_ask)
-    call.signal.raise_if_cancelled()
+    if scope.cancelled_caught:
+        raise _too_late(driver, call)
     expect(decision, Allow, Deny)
+    assert decision is not None
     return decision
+
+
+def _too_late(driver: Driver, call: ToolInvocation) -> ValueError:
+    return ValueError(
+        f"call {call.call_id!r} of turn {call.turn} asks agent {driver.agent.id!r} for "
+        "an approval, and that turn is not live: ask while it runs"
+    )
 
 
 class _Slotted(Protocol):

@@ -10,7 +10,9 @@ import trio.testing
 from trio.testing import MockClock
 
 import agentkernel as ak
-from agentkernel.testing import Gate, ScriptedModel, call
+from agentkernel.bridges.approvals import Approvals
+from agentkernel.testing import Gate, ScriptedModel, call, check_log
+from agentkernel.tools.approval import Policy
 from tests.race.rig import BodyTool, codes, facts, returns_done
 
 Following = Callable[[ak.PreExecute], Awaitable[ak.Allow | ak.Ask | ak.Deny]]
@@ -139,3 +141,103 @@ async def test_a_stop_while_a_call_waits_for_its_slot_again_runs_nothing(
     await agent.when_idle()
     assert sorted(filter(None, codes(agent))) == ["ABORTED", "ABORTED_BEFORE_DISPATCH"]
     assert [fact.name for fact in facts(agent, ak.ToolCalled)] == ["free"]
+
+
+Asker = Callable[[ak.ToolInvocation], Awaitable[None]]
+
+
+def background_asker(agent: ak.Agent, then: Asker) -> None:
+    """Let the call of a tool `t` return at once, and leave a task that goes on."""
+
+    async def body(call: ak.ToolInvocation) -> ak.ToolOutput:
+        agent.start_soon(lambda: then(call))
+        return ak.ToolOutput.of("started")
+
+    agent.tools.add(BodyTool("t", body))
+
+
+@pytest.mark.clause("T7b")
+@pytest.mark.parametrize("later", ["idle", "in another turn", "from another agent"])
+async def test_a_call_whose_turn_is_over_cannot_ask(
+    kernel: ak.Kernel,
+    agent: ak.Agent,
+    model: ScriptedModel,
+    autojump_clock: MockClock,
+    later: str,
+) -> None:
+    """No stop could reach the question, so it is refused before anybody sees it."""
+    go, asked = trio.Event(), Gate()
+    refusals: list[str] = []
+    other = (await kernel.create("other", model="scripted")).agent
+
+    async def approve(_payload: ak.Approve, _following: object) -> ak.Allow:
+        await asked.wait()
+        return ak.Allow()
+
+    async def then(call: ak.ToolInvocation) -> None:
+        if later != "from another agent":
+            await go.wait()
+        asker = other if later == "from another agent" else agent
+        with pytest.raises(ValueError, match="not live") as error:
+            await asker.approve(call, "push it?")
+        refusals.append(str(error.value))
+
+    background_asker(agent, then)
+    agent.on(ak.Approve, approve)
+    other.on(ak.Approve, approve)
+    model.add([call("t")], ["done"])
+    agent.followup("go")
+    await agent.when_idle()
+    if later == "in another turn":
+        held = Gate()
+        model.add([held, "more"])
+        agent.followup("more")
+        await trio.testing.wait_all_tasks_blocked()
+        assert held.arrivals == 1
+        go.set()
+        await trio.testing.wait_all_tasks_blocked()
+        held.open()
+    go.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(refusals) == 1
+    assert "turn 1" in refusals[0]
+    assert asked.arrivals == 0
+
+
+@pytest.mark.clause("T7b", "L3")
+@pytest.mark.parametrize("how", ["ends", "is stopped"])
+async def test_no_question_outlives_the_turn_of_the_call_that_asks(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock, how: str
+) -> None:
+    """A task that the call has left behind is told, and the log has no open question."""
+    approvals = Approvals(agent.kernel, Policy(default="allow"))
+    raised: list[type[BaseException]] = []
+    step = Gate()
+
+    async def then(call: ak.ToolInvocation) -> None:
+        with pytest.raises((ValueError, ak.TurnCancelled)) as error:
+            await agent.approve(call, "push it?")
+        raised.append(type(error.value))
+
+    async def wait(_payload: ak.TurnStopping) -> None:
+        await step.wait()
+
+    background_asker(agent, then)
+    agent.on(ak.TurnStopping, wait)
+    model.add([call("t")], ["done"])
+    agent.followup("go")
+    await trio.testing.wait_all_tasks_blocked()
+    (question,) = approvals.open()
+    if how == "ends":
+        step.open()
+    else:
+        agent.cancel()
+    await agent.when_idle()
+    await trio.testing.wait_all_tasks_blocked()
+    assert raised == [ValueError if how == "ends" else ak.TurnCancelled]
+    assert approvals.open() == ()
+    assert facts(agent, ak.ApprovalDecided) == [
+        ak.ApprovalDecided(question.id, "cancelled")
+    ]
+    assert agent.blockers() == ()
+    check_log(agent.session.events)
