@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from trio.testing import wait_all_tasks_blocked
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
-from agentkernel.bridges.jobs import UnknownJobError
-from agentkernel.testing import Gate, ScriptedModel, check_log
+from agentkernel.bridges.jobs import Jobs, UnknownJobError
+from agentkernel.testing import FaultyStore, Gate, ScriptedModel, check_log
 from tests.race.office import notices, office, pending, start
 from tests.race.parts import facts, plant, stored, texts
 
@@ -104,3 +107,57 @@ async def test_an_odd_record_of_a_job_keeps_no_other_job_from_its_end(
             assert known["build"] == known["serve"] == "interrupted"
             assert known["t"] in {"failed", "interrupted"}
             assert len(pending(agent)) >= 3
+
+
+def failing_reads(kernel: ak.Kernel, store: FaultyStore, times: float) -> None:
+    """Let the store fail its reads once a session has been resumed."""
+    kernel.on(ak.AgentCreated, lambda _: store.fail("read", times=times))
+
+
+@pytest.mark.clause("D3a", "D3b", "I6")
+async def test_recovery_waits_for_a_store_that_cannot_be_read(
+    autojump_clock: MockClock,
+) -> None:
+    """Told once, tried again: the news is there as soon as it can be, in this life."""
+    store = FaultyStore(await plant(await crashed()))
+    model = ScriptedModel(["noted"])
+    async with ak.open_kernel(store, strict=True) as kernel:
+        kernel.models.register("m", model)
+        jobs = Jobs(kernel)
+        failing_reads(kernel, store, 5)
+        errors: list[tuple[str, BaseException]] = []
+        kernel.on(ak.ErrorReported, lambda p: errors.append((p.where, p.error)))
+        async with kernel.open("s", model="m") as agent:
+            await wait_all_tasks_blocked()
+            assert not pending(agent)
+            await trio.sleep(60)
+            [record] = await jobs.records(agent)
+            assert record.ending == "interrupted"
+            assert pending(agent) == [f"{record.id}-ended"]
+            assert agent.wake()
+            await agent.when_idle()
+            assert trio.lowlevel.current_statistics().seconds_to_next_deadline > 3600
+    assert [(where, type(error)) for where, error in errors] == [
+        ("task lost jobs", ak.StorageError)
+    ]
+
+
+@pytest.mark.clause("S3a")
+async def test_an_agent_may_leave_while_its_jobs_are_not_recovered(
+    autojump_clock: MockClock,
+) -> None:
+    """The next life makes it good, and it is told once."""
+    inner = await plant(await crashed())
+    store = FaultyStore(inner)
+    async with ak.open_kernel(store) as kernel:
+        kernel.models.register("m", ScriptedModel())
+        Jobs(kernel)
+        failing_reads(kernel, store, math.inf)
+        async with kernel.open("s", model="m") as agent:
+            await trio.sleep(60)
+            assert not pending(agent)
+    for _ in range(2):
+        async with office(ScriptedModel(), store=inner) as (agent, jobs):
+            await wait_all_tasks_blocked()
+            assert [r.ending for r in await jobs.records(agent)] == ["interrupted"]
+            assert len(pending(agent)) == 1

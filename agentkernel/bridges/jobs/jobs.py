@@ -6,8 +6,9 @@ wakes an idle owner and joins the next step of a busy one.
 
 Invariants. The end of a job is one act: its fact, its notice and the place that it
 takes change together, without a checkpoint in between. What a crash cut off is made
-good when the owner is resumed: jobs that were running are closed as `interrupted`, and
-a notice that is missing is put into the inbox, where it waits for the next wake.
+good when the owner is resumed, as soon as the store can be read: jobs that were running
+are closed as `interrupted`, and a notice that is missing is put into the inbox, where it
+waits for the next wake.
 """
 
 from __future__ import annotations
@@ -21,24 +22,20 @@ import msgspec
 import trio
 
 import agentkernel as ak
-from agentkernel.bridges.subagents import lost_children
 
 from .endings import raised, returned, stays_raised
 from .facts import (
     JobRecord,
     ended_fact,
-    notice_id,
     notice_of,
     records_of,
     shortened,
     started_fact,
 )
 from .job import Job, JobBody, JobEnding, JobResult
+from .recovery import read_concerns, recover
 
 __all__ = ["JobLimitError", "Jobs", "UnknownJobError"]
-
-_PAGE = 500
-_CONCERN = (ak.SessionHeader, ak.Extension, ak.SubagentDescribed)
 
 
 class JobLimitError(ak.AgentKernelError):
@@ -159,7 +156,7 @@ class Jobs:
           Nothing happened.
 
         """
-        events = await _read(owner.session, owner.session.last_seq)
+        events = await read_concerns(owner.session, owner.session.last_seq)
         return tuple(records_of(events, owner.id).values())
 
     async def _run(self, job: Job, body: JobBody) -> None:
@@ -207,47 +204,5 @@ class Jobs:
         """Have a resumed session looked through, by a task of its agent."""
         agent = payload.agent
         if payload.source == "resume":
-            recover = partial(_recover, agent, agent.session.last_seq)
-            agent.start_soon(recover, name="lost jobs")
-
-
-async def _recover(agent: ak.Agent, end: int) -> None:
-    """Close what a restart cut off, and see that each job has its notice.
-
-    Always a checkpoint.
-
-    Cancellation:
-      Nothing happened.
-
-    """
-    events = await _read(agent.session, end)
-    for record in records_of(events, agent.id).values():
-        known = record
-        if known.ending is None:
-            known = msgspec.structs.replace(known, ending="interrupted")
-            lost = ended_fact(agent.id, known.id, "interrupted", JobResult())
-            agent.session.append(lost)
-        if agent.session.record(notice_id(known.id)) is None:
-            # A resume starts nothing.
-            agent.notice(notice_of(known), parked=True)
-    for child in lost_children(events):
-        agent.session.append(child)
-
-
-async def _read(session: ak.Session, end: int) -> list[ak.SessionEvent]:
-    """Read the events up to `end` that concern jobs and children, from the store.
-
-    Always a checkpoint.
-
-    Cancellation:
-      Nothing happened.
-
-    """
-    await session.flush(end)
-    found: list[ak.SessionEvent] = []
-    after = 0
-    while after < end:
-        page = await session.read(after=after, limit=min(_PAGE, end - after))
-        found += [event for event in page if isinstance(event.data, _CONCERN)]
-        after = page[-1].seq
-    return found
+            lost = partial(recover, agent, agent.session.last_seq)
+            agent.start_soon(lost, name="lost jobs")
