@@ -195,15 +195,24 @@ class StorageError(AgentKernelError):
 
 
 class SessionBusyError(StorageError):
-    """If another kernel holds the session's claim."""
+    """If a session is open: in another kernel, or in this one.
 
-    def __init__(self, session_id: str, holder: str) -> None:
+    Attributes:
+      session_id: which session.
+      holder: who has it open; None if an agent of the same kernel does.
+
+    """
+
+    def __init__(self, session_id: str, holder: str | None) -> None:
         self.session_id = session_id
         self.holder = holder
-        super().__init__(
-            f"session {session_id!r} is held by {holder}; close it there first, or "
-            "pass takeover=True if that owner is known to be gone"
+        advice = (
+            f"is open in this kernel; kernel.get({session_id!r}) gives its agent"
+            if holder is None
+            else f"is held by {holder}; close it there first, or pass takeover=True "
+            "if that owner is known to be gone"
         )
+        super().__init__(f"session {session_id!r} {advice}")
 
 
 class SessionDisplacedError(StorageError):

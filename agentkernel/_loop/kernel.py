@@ -13,6 +13,7 @@ from trio.lowlevel import enable_ki_protection
 from .._errors import (
     AgentDisposedError,
     KernelClosedError,
+    SessionBusyError,
     SessionNotFoundError,
     StorageError,
     UnknownNameError,
@@ -278,6 +279,9 @@ class Kernel:
         self._commons.check_thread(opening.source_kind)
         if self._roster.ending:
             raise KernelClosedError(opening.source_kind)
+        if opening.source_kind == "resume" and self._roster.is_live(session_id):
+            # Not by a takeover either: it would end an agent of this very kernel.
+            raise SessionBusyError(session_id, None)
         own = ToolRegistry()
         for tool in tools:
             own.add(tool)

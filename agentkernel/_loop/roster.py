@@ -48,6 +48,11 @@ class Roster:
         self.drivers[agent] = driver
         self._commons.start(driver.run, name=f"agent {agent.id}")
 
+    def is_live(self, session_id: str) -> bool:
+        """Whether an agent has this session open and is not about to end."""
+        agent = self.agents.get(session_id)
+        return agent is not None and self.drivers[agent].lifecycle == "live"
+
     @enable_ki_protection
     async def host(  # noqa: ASYNC910  # waits only if it must
         self,

@@ -308,6 +308,29 @@ async def test_a_call_that_cannot_be_recorded_is_not_executed(
 
 
 @pytest.mark.clause("D5b")
+@pytest.mark.parametrize("takeover", [False, True])
+async def test_a_session_is_not_opened_again_by_the_kernel_that_has_it_open(
+    *, takeover: bool
+) -> None:
+    """A takeover is for an owner that is gone; this one is here, and is named."""
+    async with ak.open_kernel(ak.MemoryStore()) as kernel:
+        kernel.models.register("m", ScriptedModel(["answer"], ["again"]))
+        async with kernel.open("s", model="m") as agent:
+            with pytest.raises(
+                ak.SessionBusyError, match=r"kernel\.get\('s'\)"
+            ) as busy:
+                await kernel.resume("s", model="m", takeover=takeover)
+            assert busy.value.holder is None
+            async with agent.ask("go") as reply:
+                pass
+            assert reply.outcome.text == "answer"
+        async with kernel.open("s", model="m", takeover=takeover) as agent:
+            async with agent.ask("go") as reply:
+                pass
+            assert reply.outcome.text == "again"
+
+
+@pytest.mark.clause("D5b")
 async def test_a_takeover_ends_the_agent_of_the_old_owner(
     autojump_clock: MockClock,
 ) -> None:
