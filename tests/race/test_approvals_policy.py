@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Literal, cast
 
 import pytest
+import trio.testing
 from trio.testing import MockClock
 
 import agentkernel as ak
 from agentkernel.bridges.approvals import Approvals
-from agentkernel.testing import ScriptedModel, call
-from agentkernel.tools.approval import Decision, Policy
+from agentkernel.testing import Gate, ScriptedModel, call
+from agentkernel.tools.approval import Decision, Policy, Rule
 from tests.race.rig import BodyTool, codes, returns_done
 
 
@@ -43,3 +44,41 @@ async def test_a_word_that_is_no_yes_runs_nothing(
     agent.followup("go")
     await agent.when_idle()
     assert codes(agent) == ["DENIED", None]
+
+
+@pytest.mark.parametrize("asks", ["a rule", "the default"])
+async def test_a_yes_for_the_session_covers_a_call_that_is_about_to_ask(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock, asks: str
+) -> None:
+    """The policy has spoken about the second call, a listener around it takes its time.
+
+    1. Both calls are to be asked about; a hook holds the second one back.
+    2. The first question is answered for the session.
+    3. The hook lets go: nobody is asked again.
+    """
+    agent.tools.add(BodyTool("a", returns_done, parallel_safe=True))
+    gate = Gate()
+
+    async def hold(
+        payload: ak.PreExecute,
+        following: Callable[[ak.PreExecute], Awaitable[ak.Allow | ak.Ask | ak.Deny]],
+    ) -> ak.Allow | ak.Ask | ak.Deny:
+        decision = await following(payload)
+        if payload.call.arguments["n"] == 2:
+            await gate.wait()
+        return decision
+
+    agent.kernel.on(ak.PreExecute, hold)
+    rules = (Rule("ask", "a", scope="session"),) if asks == "a rule" else ()
+    approvals = Approvals(agent.kernel, Policy(rules))
+    model.add([call("a", n=1), call("a", n=2)])
+    agent.followup("go")
+    await trio.testing.wait_all_tasks_blocked()
+    assert gate.arrivals == 1
+    (question,) = approvals.open()
+    approvals.answer(question.id, "allow", scope="session")
+    gate.open()
+    await trio.testing.wait_all_tasks_blocked()
+    assert approvals.open() == ()
+    await agent.when_idle()
+    assert codes(agent) == [None, None]

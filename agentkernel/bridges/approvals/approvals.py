@@ -197,13 +197,25 @@ class Approvals:
         await trio.lowlevel.checkpoint()
         decision = self.policy.decide(name, arguments)
         grant = self._grant_for(decision, name, arguments)
-        if decision.action != "ask" or not grant:
-            return decision
-        grants = self._grants.setdefault(agent, Grants())
-        await grants.load(agent.session)
-        if grant in grants.known:
+        if decision.action == "ask" and await self._is_granted(agent, grant):
             return Decision("allow", decision.reason, "session", grant)
         return decision
+
+    async def _is_granted(self, agent: ak.Agent, grant: str) -> bool:
+        """Whether a person has said yes to this for the session.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through.
+
+        """
+        await trio.lowlevel.checkpoint()
+        if not grant:
+            return False
+        grants = self._grants.setdefault(agent, Grants())
+        await grants.load(agent.session)
+        return grant in grants.known
 
     def _grant_for(
         self, decision: Decision, name: str, arguments: ak.JsonObject
@@ -231,8 +243,15 @@ class Approvals:
         """
         if not self._covers(payload.agent):
             return await following(payload)
+        agent, call = payload.agent, payload.call
+        decision = self.policy.decide(call.name, call.arguments)
+        ours = decision.action == "ask" and decision.reason == payload.reason
+        grant = self._grant_for(decision, call.name, call.arguments) if ours else ""
+        # The yes may have come since the policy was asked about this call.
+        if await self._is_granted(agent, grant):
+            return ak.Allow()
         payload.signal.raise_if_cancelled()
-        entry = self._make_question(payload)
+        entry = _make_question(payload, decision.scope if ours else "once", grant)
         standing = self._standing
         with ExitStack() as leaving:
             leaving.callback(standing.close, entry, "cancelled")
@@ -243,7 +262,7 @@ class Approvals:
             # A crash while it stands shall find it. A store that fails is reported
             # by the kernel, and starts no call.
             with suppress(ak.StorageError):
-                await payload.agent.session.flush()
+                await agent.session.flush()
             await entry.closed.wait()
         payload.signal.raise_if_cancelled()
         decided = entry.decided
@@ -251,26 +270,6 @@ class Approvals:
             return ak.Allow()
         reason = None if decided is None else decided.reason
         return ak.Deny(reason or "the user said no")
-
-    def _make_question(self, payload: ak.Approve) -> OpenQuestion:
-        agent, call = payload.agent, payload.call
-        decision = self.policy.decide(call.name, call.arguments)
-        asks = decision.action == "ask" and decision.reason == payload.reason
-        grant = self._grant_for(decision, call.name, call.arguments) if asks else ""
-        session = agent.session
-        question = Question(
-            # Shown before it is durable: with the epoch, no later life gives it again.
-            f"{agent.id}:{session.epoch}:{session.last_seq + 1}",
-            agent,
-            call.turn,
-            call.call_id,
-            call.name,
-            call.arguments,
-            payload.reason,
-            decision.scope if asks else "once",
-            bool(grant),
-        )
-        return OpenQuestion(question, grant)
 
     def _allow(
         self, entry: OpenQuestion, scope: ApprovalScope, reason: str | None
@@ -304,6 +303,25 @@ def _check(decision: object, scope: object, reason: object) -> None:
         raise ValueError(f"the scope is 'once' or 'session', not {scope!r}")
     if not isinstance(reason, str | None):
         raise TypeError(f"the reason is a text, not {reason!r}")
+
+
+def _make_question(
+    payload: ak.Approve, scope: ApprovalScope, grant: str
+) -> OpenQuestion:
+    agent, call = payload.agent, payload.call
+    question = Question(
+        # Shown before it is durable: with the epoch, no later life gives it again.
+        f"{agent.id}:{agent.session.epoch}:{agent.session.last_seq + 1}",
+        agent,
+        call.turn,
+        call.call_id,
+        call.name,
+        call.arguments,
+        payload.reason,
+        scope,
+        bool(grant),
+    )
+    return OpenQuestion(question, grant)
 
 
 def _line(agent: ak.Agent) -> Iterator[ak.Agent]:
