@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 
 import pytest
@@ -409,3 +411,32 @@ def test_limits_of_jobs_make_sense() -> None:
                 job_tools(Jobs(kernel), commands=False)
 
     trio.run(story)
+
+
+async def test_an_agent_that_had_jobs_is_let_go_when_it_is_gone() -> None:
+    """Neither its jobs nor what is known of them keep it in memory."""
+
+    async def body(_job: Job) -> JobResult:
+        await trio.lowlevel.checkpoint()
+        return JobResult()
+
+    async with ak.open_kernel(ak.MemoryStore(), strict=True) as kernel:
+        kernel.models.register("m", ScriptedModel(default=["ok"]))
+        jobs = Jobs(kernel)
+        gone: list[weakref.ref[ak.Agent]] = []
+        for number in range(3):
+            async with kernel.open(f"s{number}", model="m") as agent:
+                await jobs.start(agent, body, kind="test", title="t").wait()
+                await agent.when_idle()
+                assert len(await jobs.records(agent)) == 1
+                assert len(jobs.of(agent)) == 1
+                gone.append(weakref.ref(agent))
+            assert not jobs.of(agent)
+            with pytest.raises(ak.AgentDisposedError):
+                jobs.start(agent, body, kind="test", title="t")
+            assert len(await jobs.records(agent)) == 1
+            del agent
+        for _ in range(3):
+            await trio.lowlevel.checkpoint()
+            gc.collect()
+        assert [ref() for ref in gone] == [None] * 3

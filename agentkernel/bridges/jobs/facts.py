@@ -74,12 +74,22 @@ def ended_fact(
     )
 
 
-def records_of(events: Iterable[ak.SessionEvent], owner: str) -> dict[str, JobRecord]:
+def records_of(
+    events: Iterable[ak.SessionEvent],
+    owner: str,
+    known: Mapping[str, JobRecord] | None = None,
+) -> dict[str, JobRecord]:
     """Read the jobs of an owner out of its log, by their ids.
 
     What is no record of ours is passed over.
+
+    Args:
+      events: of the log, from its beginning or from where `known` ends.
+      owner: whose jobs.
+      known: what was before `events`.
+
     """
-    records: dict[str, JobRecord] = {}
+    records = dict(known or {})
     for fact in (event.data for event in events):
         if not isinstance(fact, ak.Extension) or fact.name not in {STARTED, ENDED}:
             continue

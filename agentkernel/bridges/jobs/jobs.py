@@ -16,7 +16,6 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from typing import final
-from weakref import WeakKeyDictionary
 
 import msgspec
 import trio
@@ -28,12 +27,12 @@ from .facts import (
     JobRecord,
     ended_fact,
     notice_of,
-    records_of,
     shortened,
     started_fact,
 )
 from .job import Job, JobBody, JobEnding, JobResult
-from .recovery import read_concerns, recover
+from .ledger import Ledger
+from .recovery import recover
 
 __all__ = ["JobLimitError", "Jobs", "UnknownJobError"]
 
@@ -56,6 +55,15 @@ class UnknownJobError(ak.AgentKernelError, LookupError):
         self.known = known
         hint = f"known: {', '.join(known)}" if known else "there are none"
         super().__init__(f"no job {job_id!r}; {hint}")
+
+
+@final
+class _Held:
+    """What is kept of one agent while it lives."""
+
+    def __init__(self, session: ak.Session) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.ledger: Ledger = Ledger(session)
 
 
 @final
@@ -91,8 +99,10 @@ class Jobs:
         self.max_jobs = max_jobs
         self.max_bytes = max_bytes
         self.max_ended = max_ended
-        self._jobs: WeakKeyDictionary[ak.Agent, dict[str, Job]] = WeakKeyDictionary()
+        # Of agents that live; dropped when they are gone.
+        self._held: dict[ak.Agent, _Held] = {}
         kernel.on(ak.SessionStarted, self._opened)
+        kernel.on(ak.AgentDisposed, self._gone)
 
     def start(self, owner: ak.Agent, body: JobBody, *, kind: str, title: str) -> Job:
         """Start a job of an agent. Not a checkpoint.
@@ -112,7 +122,7 @@ class Jobs:
           AgentDisposedError: if the agent's end has begun.
 
         """
-        jobs = self._jobs.setdefault(owner, {})
+        jobs = self._of(owner).jobs
         running = sum(job.status == "running" for job in jobs.values())
         if running >= self.max_jobs:
             raise JobLimitError(self.max_jobs)
@@ -131,9 +141,10 @@ class Jobs:
     def of(self, owner: ak.Agent) -> tuple[Job, ...]:
         """List an agent's jobs, the oldest first; ended ones as far as they are kept.
 
+        Those of this process, as long as the agent lives; see `records` for others.
         Not a checkpoint.
         """
-        return tuple(self._jobs.get(owner, {}).values())
+        return tuple(self._of(owner).jobs.values())
 
     def get(self, owner: ak.Agent, job_id: str) -> Job:
         """Find a job of an agent. Not a checkpoint.
@@ -142,7 +153,7 @@ class Jobs:
           UnknownJobError: if it has none of that id.
 
         """
-        jobs = self._jobs.get(owner, {})
+        jobs = self._of(owner).jobs
         if job_id not in jobs:
             raise UnknownJobError(job_id, tuple(jobs))
         return jobs[job_id]
@@ -150,14 +161,28 @@ class Jobs:
     async def records(self, owner: ak.Agent) -> tuple[JobRecord, ...]:
         """Read from the store what is known of an agent's jobs, the oldest first.
 
-        Always a checkpoint.
+        Those of earlier lives of its session are among them. Always a checkpoint.
 
         Cancellation:
           Nothing happened.
 
+        Raises:
+          StorageError: if the log cannot be made durable, or not be read.
+
         """
-        events = await read_concerns(owner.session, owner.session.last_seq)
-        return tuple(records_of(events, owner.id).values())
+        return tuple((await self._of(owner).ledger.read()).values())
+
+    def _of(self, owner: ak.Agent) -> _Held:
+        """Look up what is kept of an agent; of one that is gone nothing is."""
+        held = self._held.get(owner)
+        if held is None:
+            held = _Held(owner.session)
+            if not owner.session.closed:
+                self._held[owner] = held
+        return held
+
+    def _gone(self, payload: ak.AgentDisposed) -> None:
+        self._held.pop(payload.agent, None)
 
     async def _run(self, job: Job, body: JobBody) -> None:
         """Run a job's work and record how it ended.

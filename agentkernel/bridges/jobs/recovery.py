@@ -1,4 +1,4 @@
-"""What a log knows of jobs: read from the store, and made good after a restart."""
+"""What a restart has cut off, made good: jobs, their notices, and children."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from agentkernel.bridges.subagents import lost_children
 
 from .facts import ended_fact, notice_id, notice_of, records_of
 from .job import JobResult
+from .ledger import read_concerns
 
-__all__ = ["read_concerns", "recover"]
+__all__ = ["recover"]
 
-_PAGE: Final = 500
-_CONCERN: Final = (ak.SessionHeader, ak.Extension, ak.SubagentDescribed)
 _FIRST_DELAY: Final = 0.1
 _MAX_DELAY: Final = 5.0
 
@@ -62,13 +61,14 @@ async def _try_again(agent: ak.Agent, end: int) -> None:
 
     """
     delay = _FIRST_DELAY
-    done = False
-    while not done:
+    while True:
         await trio.sleep(delay)
-        delay = min(2 * delay, _MAX_DELAY)
-        with suppress(ak.StorageError):
+        try:
             await _recover(agent, end)
-            done = True
+        except ak.StorageError:
+            delay = min(2 * delay, _MAX_DELAY)
+        else:
+            return
 
 
 async def _recover(agent: ak.Agent, end: int) -> None:
@@ -92,25 +92,3 @@ async def _recover(agent: ak.Agent, end: int) -> None:
             agent.notice(notice_of(known), parked=True)
     for child in lost_children(events):
         agent.session.append(child)
-
-
-async def read_concerns(session: ak.Session, end: int) -> list[ak.SessionEvent]:
-    """Read the events up to `end` that concern jobs and children, from the store.
-
-    Always a checkpoint.
-
-    Cancellation:
-      Nothing happened.
-
-    Raises:
-      StorageError: if they cannot be made durable, or not be read.
-
-    """
-    await session.flush(end)
-    found: list[ak.SessionEvent] = []
-    after = 0
-    while after < end:
-        page = await session.read(after=after, limit=min(_PAGE, end - after))
-        found += [event for event in page if isinstance(event.data, _CONCERN)]
-        after = page[-1].seq
-    return found
