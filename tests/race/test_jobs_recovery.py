@@ -9,8 +9,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
-from agentkernel.bridges.jobs import Jobs, UnknownJobError
-from agentkernel.testing import FaultyStore, Gate, ScriptedModel, check_log
+from agentkernel.bridges.jobs import Jobs, UnknownJobError, job_tools
+from agentkernel.testing import FaultyStore, Gate, ScriptedModel, call, check_log
 from tests.race.office import notices, office, pending, start
 from tests.race.parts import facts, plant, stored, texts
 
@@ -161,3 +161,79 @@ async def test_an_agent_may_leave_while_its_jobs_are_not_recovered(
             await wait_all_tasks_blocked()
             assert [r.ending for r in await jobs.records(agent)] == ["interrupted"]
             assert len(pending(agent)) == 1
+
+
+async def ask(
+    agent: ak.Agent, model: ScriptedModel, *calls: ak.ToolCallChunk
+) -> list[str]:
+    """Have the model call tools, and list what it is given back."""
+    model.add(list(calls), ["end"])
+    agent.followup("go")
+    await agent.when_idle()
+    block = model.requests[-1].messages[-1]
+    assert isinstance(block, ak.ToolResults)
+    return [
+        result.error.message
+        if result.error is not None
+        else "".join(b.text for b in result.content if isinstance(b, ak.TextBlock))
+        for result in block.results
+    ]
+
+
+@pytest.mark.case("SUB-04")
+async def test_a_model_can_ask_for_the_jobs_that_its_history_names() -> None:
+    """Those of an earlier life are listed, read, and found to have ended."""
+    done = Gate()
+    done.open()
+    async with office(ScriptedModel(default=["ok"])) as (agent, jobs):
+        ended, lost = start(jobs, agent, done, "build"), start(jobs, agent, Gate())
+        await agent.when_idle()
+        await wait_all_tasks_blocked()
+        events = list(agent.session.events)
+    model = ScriptedModel(default=["ok"])
+    async with office(model, store=await plant(events)) as (agent, jobs):
+        for tool in job_tools(jobs):
+            agent.tools.add(tool)
+        await wait_all_tasks_blocked()
+        new = start(jobs, agent, Gate(), "serve")
+        [listed] = await ask(agent, model, call("job_list"))
+        assert listed.splitlines() == [
+            f"{ended.id} [test] completed: build",
+            f"{lost.id} [test] interrupted: work",
+            f"{new.id} [test] running: serve",
+        ]
+        said = await ask(
+            agent,
+            model,
+            call("job_read", job=ended.id),
+            call("job_wait", job=lost.id),
+            call("job_kill", job=lost.id),
+            call("job_read", job="job-0"),
+        )
+        assert said[0] == f"{ended.id} [test] completed: build\nbuild is done"
+        assert said[1].splitlines() == [f"{lost.id} [test] interrupted: work"]
+        assert said[2] == f"{lost.id} [test] interrupted: work"
+        assert "no job 'job-0'" in said[3]
+        for job in (ended, lost, new):
+            assert job.id in said[3]
+
+
+@pytest.mark.clause("D3a")
+async def test_jobs_of_now_are_listed_while_the_store_cannot_be_read() -> None:
+    """And the model is told that there may be others."""
+    store = FaultyStore(await plant(await crashed()))
+    model = ScriptedModel(default=["ok"])
+    async with office(model, store=store) as (agent, jobs):
+        for tool in job_tools(jobs):
+            agent.tools.add(tool)
+        await wait_all_tasks_blocked()
+        new = start(jobs, agent, Gate(), "serve")
+        await agent.session.flush()
+        store.fail("read", times=math.inf)
+        [listed] = await ask(agent, model, call("job_list"))
+        assert listed.splitlines()[0] == f"{new.id} [test] running: serve"
+        assert "cannot be read" in listed
+        [shown] = await ask(agent, model, call("job_read", job=new.id))
+        assert shown.startswith(f"{new.id} [test] running")
+        [other] = await ask(agent, model, call("job_read", job="job-0"))
+        assert "scripted" in other

@@ -48,7 +48,7 @@ class JobLimitError(ak.AgentKernelError):
 
 
 class UnknownJobError(ak.AgentKernelError, LookupError):
-    """If an agent has no job of that id in this process."""
+    """If an agent has no job of that id: in this process, or for a tool in its log."""
 
     def __init__(self, job_id: str, known: tuple[str, ...]) -> None:
         self.job_id = job_id

@@ -17,9 +17,9 @@ from agentkernel.bridges.subagents import ChildOptions, Subagents
 from agentkernel.tools import FunctionTool
 
 from .bodies import child_job, command_job
-from .facts import shortened
+from .facts import JobRecord, shortened
 from .job import Job
-from .jobs import Jobs
+from .jobs import Jobs, UnknownJobError
 
 __all__ = ["job_tools"]
 
@@ -135,8 +135,13 @@ class _Desk:
     async def list_jobs(self, call: ak.ToolInvocation) -> str:
         """List your jobs, the oldest first."""
         await trio.lowlevel.checkpoint()
-        lines = [_line(job) for job in self._jobs.of(call.agent)]
-        return "\n".join(lines) or "There are no jobs."
+        try:
+            found, note = await self._jobs_of(call.agent), ""
+        except ak.StorageError as error:
+            found = dict[str, Job | JobRecord](self._here(call.agent))
+            note = f"Earlier jobs cannot be read now: {error.message}"
+        lines = [_line(job) for job in found.values()]
+        return "\n".join([*lines, *filter(None, [note])]) or "There are no jobs."
 
     async def read(self, call: ak.ToolInvocation, job: str) -> str:
         """Read what a job has said so far.
@@ -146,8 +151,7 @@ class _Desk:
           job: its id.
 
         """
-        await trio.lowlevel.checkpoint()
-        return _shown(self._jobs.get(call.agent, job))
+        return _shown(await self._find(call.agent, job))
 
     async def wait(
         self, call: ak.ToolInvocation, job: str, seconds: Seconds = 60.0
@@ -160,10 +164,10 @@ class _Desk:
           seconds: how long to wait at most.
 
         """
-        found = self._jobs.get(call.agent, job)
-        with trio.move_on_after(seconds):
-            await found.wait()
-        await trio.lowlevel.checkpoint()
+        found = await self._find(call.agent, job)
+        if isinstance(found, Job):
+            with trio.move_on_after(seconds):
+                await found.wait()
         return _shown(found)
 
     async def kill(self, call: ak.ToolInvocation, job: str) -> str:
@@ -174,18 +178,68 @@ class _Desk:
           job: its id.
 
         """
-        found = self._jobs.get(call.agent, job)
-        found.kill()
-        await found.wait()
+        found = await self._find(call.agent, job)
+        if isinstance(found, Job):
+            found.kill()
+            await found.wait()
         return _line(found)
 
+    def _here(self, agent: ak.Agent) -> dict[str, Job]:
+        """List the jobs of this process by their ids."""
+        return {job.id: job for job in self._jobs.of(agent)}
 
-def _line(job: Job) -> str:
-    return f"{job.id} [{job.kind}] {job.status}: {job.title}"
+    async def _jobs_of(self, agent: ak.Agent) -> dict[str, Job | JobRecord]:
+        """List jobs by their ids: the newest that only the log knows, then those here.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Nothing happened.
+
+        Raises:
+          StorageError: if the log cannot be read.
+
+        """
+        records = await self._jobs.records(agent)
+        here = self._here(agent)
+        gone = [one for one in records if one.id not in here]
+        found: dict[str, Job | JobRecord] = {
+            one.id: one for one in gone[-self._jobs.max_ended :]
+        }
+        return {**found, **here}
+
+    async def _find(self, agent: ak.Agent, job_id: str) -> Job | JobRecord:
+        """Find a job of this process, or what the log knows of another.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Nothing happened.
+
+        Raises:
+          UnknownJobError: if there is none of that id.
+          StorageError: if it is none of this process, and the log cannot be read.
+
+        """
+        await trio.lowlevel.checkpoint()
+        here = self._here(agent)
+        if job_id in here:
+            return here[job_id]
+        for record in await self._jobs.records(agent):
+            if record.id == job_id:
+                return record
+        raise UnknownJobError(job_id, tuple(await self._jobs_of(agent)))
 
 
-def _shown(job: Job) -> str:
-    text = job.output
-    if not text and job.result is not None:
-        text = job.result.text
+def _line(job: Job | JobRecord) -> str:
+    # What only the log knows, and knows no end of, a restart has cut off.
+    status = job.status if isinstance(job, Job) else job.ending or "interrupted"
+    return f"{job.id} [{job.kind}] {status}: {job.title}"
+
+
+def _shown(job: Job | JobRecord) -> str:
+    if isinstance(job, Job):
+        text = job.output or ("" if job.result is None else job.result.text)
+    else:
+        text = job.text
     return f"{_line(job)}\n{shortened(text, 16_000)}"
