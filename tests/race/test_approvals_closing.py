@@ -247,3 +247,79 @@ async def test_an_answer_from_before_a_crash_is_for_no_question_of_the_next_life
             approvals.answer(shown.id, "allow")
         assert approvals.open() == (question,)
         assert codes(resumed) == []
+
+
+@pytest.mark.case("STORE-12")
+@pytest.mark.parametrize("since", ["disposed", "resumed", "much has happened"])
+async def test_a_late_client_is_told_how_the_question_was_closed_long_ago(
+    kernel: ak.Kernel, model: ScriptedModel, autojump_clock: MockClock, since: str
+) -> None:
+    """Also when neither the agent nor its newest events know about it any more."""
+    approvals = Approvals(kernel, ASK)
+    handle = await kernel.create("s", model="scripted")
+    question = await question_of(handle.agent, model, approvals)
+    approvals.answer(question.id, "deny")
+    await handle.agent.when_idle()
+    if since == "much has happened":
+        for _ in range(3000):
+            handle.agent.session.append(ak.Extension("test/noise", None))
+        await handle.agent.session.flush()
+        assert not facts(handle.agent, ak.ApprovalDecided)
+    else:
+        await handle.dispose()
+    if since == "resumed":
+        await kernel.resume("s")
+    with pytest.raises(StaleApprovalError) as late:
+        approvals.answer(question.id, "allow")
+    assert late.value.decision == "denied"
+
+
+@pytest.mark.case("STORE-12")
+async def test_the_fork_of_a_question_says_nothing_about_it(
+    kernel: ak.Kernel, model: ScriptedModel, autojump_clock: MockClock
+) -> None:
+    """The fork has it as interrupted; where it was asked, the call ran."""
+    approvals = Approvals(kernel, ASK)
+    handle = await kernel.create("s:1", model="scripted")
+    question = await question_of(handle.agent, model, approvals)
+    fork = (await kernel.fork(handle.agent, "a")).agent
+    assert [fact.decision for fact in facts(fork, ak.ApprovalDecided)] == [
+        "interrupted"
+    ]
+    approvals.answer(question.id, "allow")
+    await handle.agent.when_idle()
+    newcomer = Approvals(kernel, ASK)
+    for one in (approvals, newcomer):
+        with pytest.raises(StaleApprovalError) as late:
+            one.answer(question.id, "allow")
+        assert late.value.decision == "allowed"
+    await handle.dispose()
+    for one, decision in ((approvals, "allowed"), (newcomer, None)):
+        with pytest.raises(StaleApprovalError) as late:
+            one.answer(question.id, "allow")
+        assert late.value.decision == decision
+
+
+async def test_the_memory_of_closed_questions_is_bounded(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock
+) -> None:
+    """A server that asks for years does not grow with it; the oldest go first."""
+    approvals = Approvals(agent.kernel, ASK)
+    first = await question_of(agent, model, approvals)
+    model.add(["done"])
+    approvals.answer(first.id, "deny")
+    await agent.when_idle()
+    model.add([call("a") for _ in range(1024)], ["done"])
+    agent.followup("more")
+    await trio.testing.wait_all_tasks_blocked()
+    told: list[str | None] = []
+    last = first
+    for _ in range(1024):
+        (last,) = approvals.open()
+        approvals.answer(last.id, "deny")
+        await trio.testing.wait_all_tasks_blocked()
+        for question in (first, last):
+            with pytest.raises(StaleApprovalError) as late:
+                approvals.answer(question.id, "deny")
+            told.append(late.value.decision)
+    assert told == ["denied"] * 2046 + [None, "denied"]

@@ -30,7 +30,7 @@ import agentkernel as ak
 from agentkernel.tools.approval import Decision, Policy
 
 from .grants import GRANT, Grants
-from .question import ApprovalScope, OpenQuestion, Question
+from .question import ApprovalScope, OpenQuestion, Question, next_id
 from .standing import Standing
 
 __all__ = ["Approvals"]
@@ -310,8 +310,7 @@ def _make_question(
 ) -> OpenQuestion:
     agent, call = payload.agent, payload.call
     question = Question(
-        # Shown before it is durable: with the epoch, no later life gives it again.
-        f"{agent.id}:{agent.session.epoch}:{agent.session.last_seq + 1}",
+        next_id(agent),
         agent,
         call.turn,
         call.call_id,

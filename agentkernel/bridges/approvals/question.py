@@ -9,7 +9,14 @@ import trio
 
 import agentkernel as ak
 
-__all__ = ["ApprovalScope", "OpenQuestion", "Question", "StaleApprovalError"]
+__all__ = [
+    "ApprovalScope",
+    "OpenQuestion",
+    "Question",
+    "StaleApprovalError",
+    "agent_of",
+    "next_id",
+]
 
 ApprovalScope: TypeAlias = Literal["once", "session"]
 
@@ -20,7 +27,8 @@ class StaleApprovalError(ak.AgentKernelError):
     Attributes:
       approval_id: which question.
       decision: how it was closed (`allowed`, `denied`, `cancelled`, `interrupted`);
-        None if nobody here knows it.
+        None if that is not known here. It is of the last 1,024 questions that this
+        `Approvals` has put, and of those in the live tail of their agent's session.
 
     """
 
@@ -67,3 +75,16 @@ class OpenQuestion:
         # How it was closed, and the reason given; set once.
         self.decided: ak.ApprovalDecided | None = None
         self.closed: trio.Event = trio.Event()
+
+
+def next_id(agent: ak.Agent) -> str:
+    """Name the question that would be recorded next.
+
+    It is shown before it is durable: with the epoch, no later life gives it again.
+    """
+    return f"{agent.id}:{agent.session.epoch}:{agent.session.last_seq + 1}"
+
+
+def agent_of(approval_id: str) -> str:
+    """Read from a question's id whose it is."""
+    return approval_id.rsplit(":", 2)[0]

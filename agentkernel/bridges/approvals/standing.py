@@ -8,13 +8,22 @@ is kept here follows it, whatever leaves `append`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, final
+from typing import Final, Literal, final
 
 import agentkernel as ak
 
-from .question import ApprovalScope, OpenQuestion, Question, StaleApprovalError
+from .question import (
+    ApprovalScope,
+    OpenQuestion,
+    Question,
+    StaleApprovalError,
+    agent_of,
+)
 
 __all__ = ["Standing"]
+
+# Of how many questions that were closed it is known how.
+_REMEMBERED: Final = 1024
 
 
 @final
@@ -24,6 +33,8 @@ class Standing:
     def __init__(self, kernel: ak.Kernel) -> None:
         self._kernel = kernel
         self._entries: dict[str, OpenQuestion] = {}
+        # How the last ones were closed, the oldest first.
+        self._fates: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[OpenQuestion]:
         # One whose end is being recorded is over: its observers may look in here.
@@ -91,11 +102,20 @@ class Standing:
                 entry.decided = None
             else:
                 self._entries.pop(question.id, None)
+                self._fates[question.id] = decision
+                if len(self._fates) > _REMEMBERED:
+                    del self._fates[next(iter(self._fates))]
                 entry.closed.set()
 
     def _fate(self, approval_id: str) -> str | None:
-        """Look in the live tails for how a question was closed."""
+        """Say how a question was closed: by memory, or by the agent's live tail."""
+        fate = self._fates.get(approval_id)
+        if fate is not None:
+            return fate
+        # Nobody else's: a fork has the question too, as interrupted.
         for agent in self._kernel.agents:
+            if agent.id != agent_of(approval_id):
+                continue
             for event in reversed(agent.session.events):
                 fact = event.data
                 if not isinstance(fact, ak.ApprovalDecided):
