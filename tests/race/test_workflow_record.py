@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 import agentkernel as ak
 from agentkernel.bridges.workflow import Flow, run_workflow
+from agentkernel.bridges.workflow.record import BEGUN, DONE
 from tests.race.flows import OPTIONS, Echo, notes, opened
+from tests.race.parts import stored
 
 
 class Onlooker(Echo):
@@ -65,3 +68,113 @@ async def test_a_record_says_that_it_is_one_before_its_function_runs() -> None:
 
         await run_workflow(kernel, work, session_id="w", options=OPTIONS)
     assert seen == ["workflow/started"]
+
+
+async def copied(
+    source: ak.SessionStore, cut: dict[str, int] | None = None
+) -> ak.MemoryStore:
+    """Copy a store as a crash would have left it: some sessions up to an event."""
+    store = ak.MemoryStore()
+    async with source, store:
+        for info in await source.sessions():
+            name = info.session_id
+            events = await stored(source, name)
+            claim = await store.claim(name, token="gone", create=True)  # noqa: S106  # the name of a claim
+            kept = events[: (cut or {}).get(name, len(events))]
+            await store.write([ak.Append(claim, kept)])
+            await store.release(claim)
+    return store
+
+
+class Rater(Echo):
+    """An echo that gives its answer by the tool for it, in its first step."""
+
+    async def _chunks(self, text: str) -> AsyncIterator[ak.Chunk]:
+        if text.startswith("rate"):
+            yield ak.ToolCallChunk("answer", '{"rating": 5}')
+            yield ak.FinishChunk("tool-calls")
+            return
+        if text.startswith("state"):
+            yield ak.TextChunk('{"rating": 3}')
+            yield ak.FinishChunk("stop")
+            return
+        async for chunk in super()._chunks(text):
+            yield chunk
+
+
+class Rating(msgspec.Struct):
+    rating: int
+
+
+async def mixed(flow: Flow) -> list[ak.JsonValue]:
+    """One agent that gives a text, two that give an answer, by tool and as text."""
+    return [
+        await flow.agent("say"),
+        await flow.agent("rate", schema=Rating),
+        await flow.agent("state", schema=dict),
+    ]
+
+
+@pytest.mark.clause("D5a")
+async def test_an_agent_that_ended_before_its_record_said_so_is_not_run_again() -> None:
+    """Its own session has the result: text, answer and tokens come from there."""
+    first = ak.MemoryStore()
+    async with opened(Rater(), first) as kernel:
+        whole = await run_workflow(kernel, mixed, session_id="w", options=OPTIONS)
+        events = await stored(kernel.store, "w")
+        record = await notes(kernel.store, "w")
+    reports = [body["report"] for name, body in record if name == DONE]
+    for cut in range(1, len(events) + 1):
+        begun = sum(
+            isinstance(e.data, ak.Extension) and e.data.name == BEGUN
+            for e in events[:cut]
+        )
+        model = Rater()
+        async with opened(model, await copied(first, {"w": cut})) as kernel:
+            again = await run_workflow(kernel, mixed, session_id="w", options=OPTIONS)
+            assert again.value == whole.value
+            assert again.started == 3 - begun
+            found = await notes(kernel.store, "w")
+        made = [body["report"] for name, body in found if name == DONE]
+        assert made[:begun] == reports[:begun]
+
+
+async def test_only_the_turn_of_the_task_itself_is_its_result() -> None:
+    """Somebody else had the agent do something before: that answer is not the result."""
+    first = ak.MemoryStore()
+
+    async def work(flow: Flow) -> ak.JsonValue:
+        return await flow.agent("task")
+
+    async def run(store: ak.SessionStore, model: Echo) -> ak.JsonValue:
+        async with opened(model, store) as kernel:
+
+            def greet(payload: ak.SessionStarted) -> None:
+                if payload.agent.parent is not None:
+                    payload.agent.followup("greet")
+
+            kernel.on(ak.SessionStarted, greet)
+            done = await run_workflow(kernel, work, session_id="w", options=OPTIONS)
+            return done.value
+
+    assert await run(first, Echo()) == "TASK"
+    async with first:
+        record = await stored(first, "w")
+        [child] = [
+            e.data.child
+            for e in record
+            if isinstance(e.data, ak.SubagentDescribed) and e.data.ending
+        ]
+        events = await stored(first, child)
+    begun = next(
+        e.seq
+        for e in record
+        if isinstance(e.data, ak.Extension) and e.data.name == BEGUN
+    )
+    asked: list[list[str]] = []
+    for cut in range(1, len(events) + 1):
+        model = Echo()
+        assert await run(await copied(first, {"w": begun, child: cut}), model) == "TASK"
+        asked.append(model.asked)
+    assert asked[-1] == []
+    assert asked.count(["greet", "task"]) == len(asked) - 1

@@ -19,11 +19,13 @@ from agentkernel.bridges.subagents import (
     Subagents,
 )
 
-from .record import BEGUN, DONE, digest_of, report_body
+from .record import BEGUN, DONE, Record, digest_of, report_body
+from .trace import Trace
 from .values import Progress, WorkflowLimitError, WorkflowLimits
 
 __all__ = ["WorkflowRun"]
 
+_PAGE = 500
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +45,7 @@ class WorkflowRun:
         agent: ak.Agent,
         subagents: Subagents,
         limits: WorkflowLimits,
-        known: dict[str, Report],
+        record: Record,
         *,
         signal: ak.TurnSignal | None,
         on_progress: Callable[[Progress], object] | None,
@@ -55,7 +57,9 @@ class WorkflowRun:
         self.phase = ""
         self._subagents = subagents
         self._limits = limits
-        self._known = known
+        self._known = record.known
+        # Agents that an earlier run has started and not recorded as ended.
+        self._open = record.open
         self._slots = trio.Semaphore(limits.at_once)
         self._on_progress = on_progress
 
@@ -85,8 +89,8 @@ class WorkflowRun:
         key = f"{position} {digest}"
         label = persona.name
         await trio.lowlevel.checkpoint()
-        if key in self._known:
-            known = self._known[key]
+        known = self._known.get(key) or await self._recovered(key, prompt, schema)
+        if known is not None:
             self.tell(Progress("reused", self.phase, position, label, known))
             return known
         async with self._slots:
@@ -96,6 +100,28 @@ class WorkflowRun:
         # Nobody acts on a result that a crash could still take back.
         await self.agent.session.flush()
         self.tell(Progress("ended", phase, position, label, report))
+        return report
+
+    async def _recovered(  # noqa: ASYNC910  # waits only if it must
+        self, key: str, prompt: str, schema: AnswerSchema | None
+    ) -> Report | None:
+        """Find the result of an agent that ended when its run was cut off.
+
+        A checkpoint only if an earlier run has left such an agent.
+
+        Cancellation:
+          Nothing was used; a later run finds it again.
+
+        """
+        child = self._open.get(key)
+        if child is None:
+            return None  # noqa: ASYNC910  # waits only if it must
+        events = await read_all(self.agent.kernel.store, child)
+        report = Trace(prompt, events).report(child, schema, unfinished="interrupted")
+        if not report.ok:
+            return None
+        self.agent.session.append(_done(key, report))
+        await self.agent.session.flush()
         return report
 
     def _admit(self) -> None:
@@ -134,7 +160,7 @@ class WorkflowRun:
             "description": f"{self.phase} {position}".strip(),
         }
         report = await self._subagents.run(self.agent, prompt, **options)
-        session.append(ak.Extension(DONE, {"key": key, "report": report_body(report)}))
+        session.append(_done(key, report))
         if report.usage is not None:
             usage = report.usage
             self.tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
@@ -159,3 +185,25 @@ class WorkflowRun:
         """
         await self.agent.session.flush(seq)
         return await following(payload)
+
+
+def _done(key: str, report: Report) -> ak.Extension:
+    return ak.Extension(DONE, {"key": key, "report": report_body(report)})
+
+
+async def read_all(store: ak.SessionStore, session_id: str) -> list[ak.SessionEvent]:
+    """Read a whole session; nothing if there is none.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Nothing happened.
+
+    """
+    found: list[ak.SessionEvent] = []
+    try:
+        while page := await store.read(session_id, after=len(found), limit=_PAGE):
+            found += page
+    except ak.SessionNotFoundError:
+        await trio.lowlevel.checkpoint()
+    return found

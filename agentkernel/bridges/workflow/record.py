@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Final, cast
+from typing import Final, cast, final
 
 import msgspec
 
 import agentkernel as ak
 from agentkernel.bridges.subagents import Persona, Report
 
-__all__ = [
-    "BEGUN",
-    "DONE",
-    "ENDED",
-    "PHASE",
-    "STARTED",
-    "digest_of",
-    "is_record",
-    "reports_of",
-]
+__all__ = ["BEGUN", "DONE", "ENDED", "PHASE", "STARTED", "Record", "digest_of"]
 
 STARTED: Final = "workflow/started"
 PHASE: Final = "workflow/phase"
@@ -47,27 +38,44 @@ def report_body(report: Report) -> ak.JsonObject:
     return body
 
 
-def reports_of(events: Iterable[ak.SessionEvent]) -> dict[str, Report]:
-    """Read the results that can be used again, by key; the last one counts."""
-    found: dict[str, Report] = {}
-    for event in events:
-        fact = event.data
-        if not isinstance(fact, ak.Extension) or fact.name != DONE:
-            continue
-        body = fact.body
-        if isinstance(body, Mapping):
+@final
+class Record:
+    """A view of one record: a fold of its events.
+
+    Attributes:
+      known: results that can be used again, by key; the last one counts.
+      open: the sessions of agents that have begun and whose result is not here, by key.
+      is_record: whether the session says that it is the record of a workflow.
+      turns: how many turns its own agent has had.
+
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, Report] = {}
+        self.open: dict[str, str] = {}
+        self.is_record = False
+        self.turns = 0
+
+    def take(self, events: Iterable[ak.SessionEvent]) -> None:
+        """Go on with the next events."""
+        for event in events:
+            fact = event.data
+            if isinstance(fact, ak.TurnStarted):
+                self.turns += 1
+            elif isinstance(fact, ak.Extension) and isinstance(fact.body, Mapping):
+                self._take_note(fact.name, fact.body)
+
+    def _take_note(self, name: str, body: ak.JsonObject) -> None:
+        if name == STARTED:
+            self.is_record = True
+        elif name == BEGUN:
+            self.open[str(body["key"])] = str(body["child"])
+        elif name == DONE:
+            key = str(body["key"])
+            self.open.pop(key, None)
             report = msgspec.convert(_plain(body["report"]), Report)
             if report.ok:
-                found[str(body["key"])] = report
-    return found
-
-
-def is_record(events: Iterable[ak.SessionEvent]) -> bool:
-    """Whether a session says that it is the record of a workflow."""
-    return any(
-        isinstance(event.data, ak.Extension) and event.data.name == STARTED
-        for event in events
-    )
+                self.known[key] = report
 
 
 def _plain(value: ak.JsonValue) -> object:

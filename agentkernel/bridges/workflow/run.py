@@ -8,11 +8,11 @@ from typing import Generic, TypeVar, final
 import msgspec
 
 import agentkernel as ak
-from agentkernel.bridges.subagents import Report, Subagents
+from agentkernel.bridges.subagents import Subagents
 
 from .agents import WorkflowRun
 from .flow import Flow
-from .record import ENDED, STARTED, is_record, reports_of
+from .record import ENDED, STARTED, Record
 from .values import Progress, WorkflowLimits, WorkflowRecordError
 
 __all__ = ["WorkflowOptions", "WorkflowResult", "run_workflow"]
@@ -100,18 +100,18 @@ async def run_workflow(
     async with kernel.open(
         session_id, tools=ways.tools, options=base, parent=ways.parent
     ) as agent:
-        known = await _known(agent.session)
+        record = await _read(agent.session)
         # Deep enough for any: what bounds a workflow is its own limits.
         subagents = Subagents(max_depth=_DEEP, max_children=ways.limits.at_once)
         run = WorkflowRun(
             agent,
             subagents,
             ways.limits,
-            known,
+            record,
             signal=ways.signal,
             on_progress=ways.on_progress,
         )
-        agent.session.append(ak.Extension(STARTED, {"known": len(known)}))
+        agent.session.append(ak.Extension(STARTED, {"known": len(record.known)}))
         ending = "failed"
         try:
             # What the function does is not undone by a crash that takes this back.
@@ -129,7 +129,7 @@ def _close(session: ak.Session, ending: str) -> None:
         session.append(ak.Extension(ENDED, {"ending": ending}))
 
 
-async def _known(session: ak.Session) -> dict[str, Report]:
+async def _read(session: ak.Session) -> Record:
     """Read what a record knows from the store.
 
     Always a checkpoint.
@@ -139,13 +139,11 @@ async def _known(session: ak.Session) -> dict[str, Report]:
 
     """
     await session.flush()
-    turns = 0
-    found: list[ak.SessionEvent] = []
+    record = Record()
     after = 0
     while page := await session.read(after=after, limit=_PAGE):
-        found += [event for event in page if isinstance(event.data, ak.Extension)]
-        turns += sum(isinstance(event.data, ak.TurnStarted) for event in page)
+        record.take(page)
         after = page[-1].seq
-    if turns or (after > 1 and not is_record(found)):
+    if record.turns or (after > 1 and not record.is_record):
         raise WorkflowRecordError(session.id)
-    return reports_of(found)
+    return record
