@@ -19,7 +19,9 @@ from typing import Literal, TypeAlias, final
 
 import msgspec
 import trio
+from trio.lowlevel import enable_ki_protection
 
+from .attended import sheltered
 from .environment import scrubbed_environment
 from .family import MARK, Relative, extend_mark, find_family, signal_each, signal_group
 
@@ -86,6 +88,7 @@ class Survivor(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
+@enable_ki_protection
 async def open_process_group(
     argv: Sequence[str] | str,
     *,
@@ -104,8 +107,8 @@ async def open_process_group(
     Always a checkpoint, at both ends.
 
     Cancellation:
-      Passes through, of the entry and of the body. The exit is shielded and bounded
-      by `hangup`, `grace` and a few seconds more.
+      Passes through, of the entry and of the body. The exit is shielded, from Ctrl-C
+      too, and bounded by `hangup`, `grace` and a few seconds more.
 
     Args:
       argv: program and arguments; a string is run by `/bin/sh -c`.
@@ -143,7 +146,7 @@ async def open_process_group(
         yield group
     finally:
         with trio.CancelScope(shield=True):
-            await group.aclose()
+            await sheltered(group.aclose)
 
 
 @final

@@ -16,14 +16,17 @@ These are real processes on real time: under Trio's mock clock a grace is over a
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import final
 
 import msgspec
+import outcome
 import trio
 
+from .attended import attended
 from .group import (
     DEFAULT_LIMITS,
     ProcessGroup,
@@ -106,8 +109,6 @@ async def run_command(
       NotImplementedError: if this is not a POSIX system.
 
     """
-    stopped: trio.Cancelled | None = None
-    timed_out = False
     async with open_process_group(
         argv,
         cwd=cwd,
@@ -117,22 +118,21 @@ async def run_command(
         limits=limits,
     ) as group:
         pump = _Pump(group, limits.max_bytes)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pump.run, stdin)
-            try:
-                with trio.move_on_after(_or_inf(limits.max_seconds)) as scope:
-                    await group.wait()
-                timed_out = scope.cancelled_caught
-            except trio.Cancelled as exc:  # noqa: ASYNC103  # raised again below
-                stopped = exc  # outside of the nursery, so that it stays itself
-            with trio.CancelScope(shield=True):
-                if stopped is None and not timed_out:
-                    await pump.wait_drained(limits.drain)
-                await group.end()
+
+        async def wait() -> bool:
+            with trio.move_on_after(_or_inf(limits.max_seconds)) as scope:
+                await group.wait()
+            return scope.cancelled_caught
+
+        async def end(waited: outcome.Outcome[bool]) -> None:
+            if isinstance(waited, outcome.Value) and not waited.value:
                 await pump.wait_drained(limits.drain)
-                pump.scope.cancel()
-    if stopped is not None:
-        raise stopped
+            await group.end()
+            await pump.wait_drained(limits.drain)
+
+        pumping = functools.partial(pump.run, stdin)
+        waited = await attended(wait, attendant=pumping, end=end)
+    timed_out = waited.unwrap()
     return CommandResult(
         exit_code=group.exit_code,
         stdout=pump.out.captured(),
@@ -147,36 +147,33 @@ async def run_command(
 class _Pump:
     """Feeds a group's standard input and keeps what it says.
 
-    Its scope is shielded: a family that is being ended may still have something to
-    say, and would die of SIGPIPE if nobody read it. Its owner cancels the scope.
+    It is the attendant of a command: a family that is being ended may still have
+    something to say, and would die of SIGPIPE if nobody read it.
     """
 
     def __init__(self, group: ProcessGroup, max_bytes: int) -> None:
-        self.scope = trio.CancelScope(shield=True)
         self.out = BoundedOutput(max_bytes)
         self.err = BoundedOutput(max_bytes)
         self._group = group
         self._drained = trio.Event()
 
     async def run(self, stdin: bytes | None) -> None:
-        """Carry bytes until every output has ended or the scope is cancelled.
+        """Carry bytes until every output has ended.
 
         Always a checkpoint.
 
         Cancellation:
-          Only that of `scope`, which stops here.
+          Passes through; what was read is kept.
 
         """
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        with self.scope:
-            async with trio.open_nursery() as nursery:
-                if stdin is not None:
-                    nursery.start_soon(self._feed, stdin)
-                async with trio.open_nursery() as readers:
-                    readers.start_soon(self._read, self._group.stdout, self.out)
-                    if self._group.stderr is not None:
-                        readers.start_soon(self._read, self._group.stderr, self.err)
-                self._drained.set()
+        async with trio.open_nursery() as nursery:
+            if stdin is not None:
+                nursery.start_soon(self._feed, stdin)
+            async with trio.open_nursery() as readers:
+                readers.start_soon(self._read, self._group.stdout, self.out)
+                if self._group.stderr is not None:
+                    readers.start_soon(self._read, self._group.stderr, self.err)
+            self._drained.set()
 
     async def wait_drained(self, seconds: float) -> None:
         """Wait until every output has ended, but not longer than `seconds`.
