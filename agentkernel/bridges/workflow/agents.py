@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from typing import final
 
 import trio
@@ -148,8 +147,8 @@ class WorkflowRun:
 
         def begun(child: ak.Agent) -> None:
             body = {"key": key, "child": child.id, "phase": self.phase}
-            seq = session.append(ak.Extension(BEGUN, body))
-            child.on(ak.PreStep, partial(self._durable_first, seq))
+            # On disk before the child begins: its parent's log is flushed next.
+            session.append(ak.Extension(BEGUN, body))
             self.tell(Progress("started", self.phase, position, persona.name))
 
         options: ChildOptions = {
@@ -165,26 +164,6 @@ class WorkflowRun:
             usage = report.usage
             self.tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
         return report
-
-    async def _durable_first(
-        self,
-        seq: int,
-        payload: ak.PreStep,
-        following: Callable[[ak.PreStep], Awaitable[ak.Enter | ak.Reject]],
-    ) -> ak.Enter | ak.Reject:
-        """Let no agent begin a step before the record names it on disk.
-
-        Always a checkpoint.
-
-        Cancellation:
-          Passes through: nothing of the step has happened.
-
-        Raises:
-          StorageError: if the record cannot be written.
-
-        """
-        await self.agent.session.flush(seq)
-        return await following(payload)
 
 
 def _done(key: str, report: Report) -> ak.Extension:
