@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import agentkernel as ak
 from agentkernel.testing import ScriptedModel
+
+# No example fails for being slow: the machine may be busy. The same examples for
+# everybody; others are tried with `--hypothesis-profile=explore`.
+settings.register_profile(
+    "explore", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("steady", settings.get_profile("explore"), derandomize=True)
+settings.load_profile("steady")
 
 
 @pytest.fixture

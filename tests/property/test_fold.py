@@ -14,7 +14,7 @@ from agentkernel._session.fold import Fold
 from agentkernel.testing import check_log, check_messages
 from tests.property.logs import Story, stories
 
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=60)
 
 
 def state(thing: object) -> object:
@@ -93,7 +93,7 @@ def test_the_stories_show_what_can_happen() -> None:
     """The properties above are worth what their examples are: all kinds of facts."""
     seen: set[str] = set()
 
-    @settings(max_examples=400, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=400, database=None, derandomize=True)
     @given(stories())
     def collect(story: Story) -> None:
         for fact in story.facts:

@@ -14,7 +14,7 @@ from agentkernel.testing import ScriptedModel, check_log, check_messages
 from tests.property.logs import Story, stories
 
 OWNER = "gone"
-QUICK = settings(max_examples=40, deadline=None)
+QUICK = settings(max_examples=40)
 
 
 def text_of(facts: list[ak.Fact]) -> str:
