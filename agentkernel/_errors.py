@@ -169,13 +169,19 @@ class UnknownNameError(AgentKernelError, LookupError):
 
 
 class WrongThreadError(AgentKernelError):
-    """If a verb is called outside the thread in which the kernel runs."""
+    """If a verb is called outside the thread in which the kernel runs.
 
-    def __init__(self, verb: str) -> None:
+    Attributes:
+      owner: whose verb it is: `agent`, `kernel`, `job`, say.
+
+    """
+
+    def __init__(self, verb: str, owner: str = "agent") -> None:
         self.verb = verb
+        self.owner = owner
         super().__init__(
             f"{verb}() must run in the kernel's Trio thread; from another thread "
-            f"use trio.from_thread.run_sync(agent.{verb}, ..., trio_token=token)"
+            f"use trio.from_thread.run_sync({owner}.{verb}, ..., trio_token=token)"
         )
 
 

@@ -226,6 +226,7 @@ class Agent:
 
         """
         driver = self._driver
+        driver.commons.check_thread("when_idle")
         refuse_own_turn(driver, "when_idle")
         waited = False
         while True:  # noqa: ASYNC913  # the first time round passes one
@@ -257,6 +258,7 @@ class Agent:
             resume finds it again.
 
         """
+        self._driver.commons.check_thread("outcome")
         return await wait_outcome(self._driver, message_id)
 
     def ask(self, message: MessageLike) -> Reply:
@@ -334,8 +336,10 @@ class Agent:
 
         Raises:
           TypeError: if the listener is async where it must be sync, or the reverse.
+          WrongThreadError: if this is not the kernel's thread.
 
         """
+        self._driver.commons.check_thread("on")
         return self._driver.dispatch.own.add(event, listener)
 
     def refuse_own_turn(self, verb: str) -> None:

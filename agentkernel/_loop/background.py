@@ -166,7 +166,7 @@ class _Task:
           WrongThreadError: if this is not the kernel's thread.
 
         """
-        self._driver.commons.check_thread("end_task")
+        self._driver.commons.check_thread("end", "task")
         if self.stopping_since is None and not self._over:
             self.expect_end()
             self._scope.cancel()

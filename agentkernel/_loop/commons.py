@@ -56,7 +56,7 @@ class Commons:
         self._context: Context | None = None
         self._on_crash: Callable[[], None] | None = None
 
-    def check_thread(self, verb: str) -> None:
+    def check_thread(self, verb: str, owner: str = "agent") -> None:
         """Refuse a verb that is called outside the kernel's thread.
 
         Raises:
@@ -64,7 +64,7 @@ class Commons:
 
         """
         if thread_id() != self._thread:
-            raise WrongThreadError(verb)
+            raise WrongThreadError(verb, owner)
 
     def open(
         self, nursery: trio.Nursery, context: Context, on_crash: Callable[[], None]

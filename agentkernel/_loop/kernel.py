@@ -87,8 +87,10 @@ class Kernel:
 
         Raises:
           UnknownNameError: if there is none of that id.
+          WrongThreadError: if this is not the kernel's thread.
 
         """
+        self._commons.check_thread("get", "kernel")
         agent = self._roster.agents.get(session_id)
         if agent is None:
             raise UnknownNameError("agent", session_id, tuple(self._roster.agents))
@@ -263,6 +265,7 @@ class Kernel:
     ) -> Callable[[], None]: ...
     def on(self, event: type, listener: Listener, /) -> Callable[[], None]:
         """Register a listener for all agents; see `Agent.on`."""
+        self._commons.check_thread("on", "kernel")
         return self._commons.listeners.add(event, listener)
 
     async def _start(
@@ -276,7 +279,7 @@ class Kernel:
           There is no agent, and its claim is given back.
 
         """
-        self._commons.check_thread(opening.source_kind)
+        self._commons.check_thread(opening.source_kind, "kernel")
         if self._roster.ending:
             raise KernelClosedError(opening.source_kind)
         if opening.source_kind == "resume" and self._roster.is_live(session_id):

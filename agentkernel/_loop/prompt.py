@@ -8,7 +8,9 @@ from typing import TypeAlias, final
 
 import msgspec
 
+from .._errors import WrongThreadError
 from .._json import JsonObject, clean_text, freeze
+from .._util import thread_id
 from .payload import Assemble
 
 __all__ = ["Prompt", "Section", "join_sections"]
@@ -39,6 +41,7 @@ class Prompt:
         self._parent = parent
         self._sections: dict[str, tuple[Text, int]] = {}
         self._variables: dict[str, str] = {}
+        self._thread = thread_id()
 
     def section(self, name: str, text: Text, *, order: int = 0) -> Callable[[], None]:
         """Set a section; a function is called for each assembly.
@@ -47,6 +50,7 @@ class Prompt:
           A function that removes it; harmless when called again.
 
         """
+        self._check_thread("section")
         entry = (text, order)
         self._sections[name] = entry
 
@@ -58,7 +62,12 @@ class Prompt:
 
     def variable(self, name: str, value: str) -> None:
         """Set a variable."""
+        self._check_thread("variable")
         self._variables[name] = value
+
+    def _check_thread(self, verb: str) -> None:
+        if thread_id() != self._thread:
+            raise WrongThreadError(f"prompt.{verb}")
 
     def sections(self) -> tuple[Section, ...]:
         """List the effective sections in their order."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar, cast, final
 
-from .._errors import UnknownNameError
+from .._errors import UnknownNameError, WrongThreadError
 from .._json import freeze_object
 from .._messages import ToolSpec
+from .._util import thread_id
 from ..abc import Model, Tool
 from .payload import PreExecute
 
@@ -21,7 +22,8 @@ Guard = Callable[[PreExecute], str | None]
 class Registry(Generic[T]):
     """Entries by name, over a parent that is asked for what is not here.
 
-    A change takes effect at the next step. Not shared between threads.
+    A change takes effect at the next step. What changes it belongs to the kernel's
+    thread, and raises `WrongThreadError` in another.
     """
 
     kind = "entry"
@@ -31,6 +33,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
         # What a lookup may find at all; None is everything.
         self._only: frozenset[str] | None = None
+        self._thread = thread_id()
 
     def register(self, name: str, entry: T) -> Callable[[], None]:
         """Add an entry, in front of one of that name in the parent.
@@ -42,6 +45,7 @@ class Registry(Generic[T]):
           ValueError: if this registry has an entry of that name.
 
         """
+        self.check_thread("register")
         if name in self._entries:
             raise ValueError(f"a {self.kind} named {name!r} is registered already")
         self._entries[name] = entry
@@ -83,8 +87,14 @@ class Registry(Generic[T]):
         What is registered here later is found again. A registry that adopts this one
         is bound in the same way. Not a checkpoint.
         """
+        self.check_thread("keep")
         kept = frozenset(names)
         self._only = kept if self._only is None else self._only & kept
+
+    def check_thread(self, verb: str) -> None:
+        """Refuse a verb that is called outside the thread of its owner."""
+        if thread_id() != self._thread:
+            raise WrongThreadError(f"{self.kind}s.{verb}")
 
     def adopt(self, other: Registry[T]) -> None:
         """Copy what another registry finds, as a child does of its parent."""
@@ -145,6 +155,7 @@ class ToolRegistry(Registry[Tool]):
           A function that removes the guard.
 
         """
+        self.check_thread("guard")
         self._guards = (*self._guards, fn)
 
         def unregister() -> None:

@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 import agentkernel as ak
 from agentkernel.testing import Gate, ScriptedModel, call
 from agentkernel.testing.log_check import check_log
+from agentkernel.tools import FunctionTool
 from tests.race.rig import BodyTool, codes, endings
 
 PLACES = ["pre-step", "tool", "parallel tool", "task of a tool", "turn-stopping"]
@@ -272,6 +273,11 @@ async def test_driver_runs_in_the_context_of_its_kernel_and_not_in_a_senders(
     assert seen == ["kernel", "kernel"]
 
 
+async def nothing() -> None:
+    """Do nothing."""
+    await trio.lowlevel.checkpoint()
+
+
 VERBS: dict[str, Callable[[ak.Agent], object]] = {
     "followup": lambda agent: agent.followup("x"),
     "steer": lambda agent: agent.steer("x"),
@@ -280,6 +286,16 @@ VERBS: dict[str, Callable[[ak.Agent], object]] = {
     "cancel": lambda agent: agent.cancel(),
     "remove": lambda agent: agent.inbox.remove("parked"),
     "append": lambda agent: agent.session.append(ak.Extension("x", {})),
+    "start_soon": lambda agent: agent.start_soon(trio.lowlevel.checkpoint),
+    "on": lambda agent: agent.on(ak.Appended, bool),
+    "tools.register": lambda agent: agent.tools.add(FunctionTool(nothing)),
+    "tools.keep": lambda agent: agent.tools.keep(["nothing"]),
+    "tools.guard": lambda agent: agent.tools.guard(lambda _: None),
+    "models.register": lambda agent: agent.models.register("x", ScriptedModel()),
+    "prompt.section": lambda agent: agent.prompt.section("x", "y"),
+    "prompt.variable": lambda agent: agent.prompt.variable("x", "y"),
+    "kernel.on": lambda agent: agent.kernel.on(ak.Appended, bool),
+    "kernel.get": lambda agent: agent.kernel.get("s"),
 }
 
 
@@ -300,8 +316,10 @@ async def test_verb_from_another_thread_is_refused_with_the_line_that_fixes_it(
             errors.append(error)
 
     await trio.to_thread.run_sync(call_it)
-    assert len(errors) == 1
-    assert "trio.from_thread.run_sync" in str(errors[0])
+    [error] = errors
+    assert f"trio.from_thread.run_sync({error.owner}.{error.verb}, ..." in str(error)
+    assert error.owner == ("kernel" if verb.startswith("kernel.") else "agent")
+    assert error.verb.rpartition(".")[2] == verb.rpartition(".")[2]
     assert agent.session.last_seq == before
     token = trio.lowlevel.current_trio_token()
 
