@@ -1,79 +1,48 @@
-"""The schema of an answer, and whether a value fits it.
+"""The schema of an answer: what a provider is shown of it, and whether a value fits.
 
 An answer is described by a Python type, which msgspec checks, or by a JSON schema,
-which is checked here as far as `KEYWORDS` goes: a schema that asserts more is refused
-when it is handed in, so that nothing is let through unchecked. Pure.
+which the package `jsonschema-rs` checks (the extra `schema`). Either is read to its
+end when it is handed in; afterwards the only error is that of an answer that does not
+fit. Nothing is fetched: a reference that leaves the schema is an error. Pure.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias, cast, final
+from collections.abc import Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Final, Protocol, TypeAlias, cast, final
 
 import msgspec
 
 from agentkernel import JsonObject, JsonValue, ToolArgumentsError, freeze
 
-__all__ = ["KEYWORDS", "AnswerSchema", "SchemaLike", "problem_of"]
+from .root import as_parameters
 
-SchemaLike: TypeAlias = "type | JsonObject"
+__all__ = ["AnswerSchema", "SchemaLike"]
 
-# What is asserted, and what says nothing about values.
-KEYWORDS: Final = frozenset(
-    [
-        "type",
-        "properties",
-        "required",
-        "additionalProperties",
-        "items",
-        "enum",
-        "const",
-        "anyOf",
-        "oneOf",
-        "allOf",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "minLength",
-        "maxLength",
-        "pattern",
-        "minItems",
-        "maxItems",
-        "$ref",
-        "$defs",
-    ]
-)
-_REMARKS: Final = frozenset(
-    [
-        "title",
-        "description",
-        "default",
-        "examples",
-        "format",
-        "$schema",
-        "$id",
-        "$comment",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "discriminator",
-    ]
-)
-_TYPES: Final[dict[str, Callable[[object], bool]]] = {
-    "object": lambda v: isinstance(v, Mapping),
-    "array": lambda v: isinstance(v, list | tuple),
-    "string": lambda v: isinstance(v, str),
-    "boolean": lambda v: isinstance(v, bool),
-    "null": lambda v: v is None,
-    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool),
-    "integer": lambda v: (
-        (isinstance(v, int) and not isinstance(v, bool))
-        or (isinstance(v, float) and v.is_integer())
-    ),
-}
-_Node: TypeAlias = "Mapping[str, object]"
+SchemaLike: TypeAlias = "type | UnionType | JsonObject"
+
+_INSTALL: Final = "install the extra: pip install 'trio-agentkernel[schema]'"
+_EXCERPT: Final = 300
+# So many reasons are told to a model at once.
+_REASONS: Final = 3
+
+
+class _Problem(Protocol):
+    """Why a value does not fit; at hand-in the value is the schema itself."""
+
+    message: str
+    instance_path: Sequence[str | int]
+
+
+class _Validator(Protocol):
+    def iter_errors(self, instance: object, /) -> Iterator[_Problem]: ...
+
+
+class _Library(Protocol):
+    def validator_for(self, schema: object, *, offline: bool) -> _Validator: ...
 
 
 @final
@@ -83,7 +52,7 @@ class AnswerSchema:
     Attributes:
       schema: the JSON schema of the answer.
       parameters: a schema of an object, for a tool: that of the answer, or one with
-        the answer as its only member.
+        the answer as its only member. Providers take no other at the root.
 
     """
 
@@ -91,34 +60,22 @@ class AnswerSchema:
         """Read a type or a JSON schema.
 
         Raises:
-          ValueError: if a JSON schema asserts something that cannot be checked here.
+          ValueError: if a JSON schema is not valid; it names the place.
           TypeError: if a type cannot be described.
+          ImportError: if a JSON schema is given and the extra is not installed.
 
         """
-        self._type: type[object] | None = None
+        self._type: type[object] | UnionType | None = None
+        self._validator: _Validator | None = None
         if isinstance(like, Mapping):
-            _refuse_unknown(like, "$")
             schema: object = like
+            self._validator = _validator_of(like)
         else:
             self._type = like
             schema = msgspec.json.schema(like)
         self.schema: JsonObject = cast("JsonObject", freeze(schema))
-        self._wrapped = self.schema.get("type") != "object" and self._type is None
-        if self._type is not None:
-            self._wrapped = not _describes_object(self.schema)
-        self.parameters: JsonObject = self.schema
-        if self._wrapped:
-            self.parameters = cast(
-                "JsonObject",
-                freeze(
-                    {
-                        "type": "object",
-                        "properties": {"value": self._inner()},
-                        "required": ["value"],
-                        "$defs": self.schema.get("$defs", {}),
-                    }
-                ),
-            )
+        parameters, self._wrapped = as_parameters(self.schema)
+        self.parameters: JsonObject = cast("JsonObject", freeze(parameters))
 
     def of_arguments(self, arguments: JsonObject) -> JsonValue:
         """Check the arguments of the answering tool.
@@ -146,16 +103,14 @@ class AnswerSchema:
           ToolArgumentsError: if it does not fit; it names the place.
 
         """
-        if self._type is not None:
-            try:
+        try:
+            if self._validator is None:
                 made: object = msgspec.convert(value, self._type)
-            except msgspec.ValidationError as error:
-                raise ToolArgumentsError(str(error)) from None
-            return freeze(msgspec.to_builtins(made))
-        problem = problem_of(value, self.schema)
-        if problem is not None:
-            raise ToolArgumentsError(problem)
-        return freeze(value)
+                return freeze(msgspec.to_builtins(made))
+            _refuse(self._validator, value)
+            return freeze(value)
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            raise ToolArgumentsError(_excerpt(str(error))) from None
 
     def of_text(self, text: str) -> JsonValue:
         """Read an answer that was given as text, in a code fence or without.
@@ -167,177 +122,56 @@ class AnswerSchema:
         fenced = re.search(r"```(?:json)?\s*\n(.*?)\n?```", text, re.DOTALL)
         try:
             value: JsonValue = msgspec.json.decode(fenced[1] if fenced else text)
-        except msgspec.DecodeError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise ToolArgumentsError(f"the answer is no JSON: {error}") from None
         return self.check(value)
 
-    def _inner(self) -> JsonObject:
-        return {key: part for key, part in self.schema.items() if key != "$defs"}
+
+def _validator_of(schema: JsonObject) -> _Validator:
+    """Compile a JSON schema: what is wrong with it is found here.
+
+    Raises:
+      ValueError: if it is not valid.
+      ImportError: if the extra is not installed.
+
+    """
+    try:
+        library = cast("_Library", importlib.import_module("jsonschema_rs"))
+    except ImportError as error:
+        raise ImportError(f"a JSON schema cannot be checked; {_INSTALL}") from error
+    try:
+        return library.validator_for(msgspec.to_builtins(schema), offline=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        path = cast("Sequence[str | int]", getattr(error, "instance_path", ()))
+        said = str(getattr(error, "message", error))
+        raise ValueError(
+            f"the schema is not valid: {_place(path)}: {_excerpt(said)}"
+        ) from None
 
 
-def _describes_object(schema: JsonObject) -> bool:
-    """Whether a schema that msgspec made is that of an object."""
-    target = schema.get("$ref")
-    definitions = schema.get("$defs")
-    if isinstance(target, str) and isinstance(definitions, Mapping):
-        inner = definitions.get(target.rpartition("/")[2])
-        return isinstance(inner, Mapping) and inner.get("type") == "object"
-    return schema.get("type") == "object"
+def _refuse(validator: _Validator, value: JsonValue) -> None:
+    """Refuse a value that does not fit.
+
+    Raises:
+      ToolArgumentsError: if there is a reason; it says the first few.
+
+    """
+    reasons: list[str] = []
+    for problem in validator.iter_errors(msgspec.to_builtins(value)):
+        said = _excerpt(problem.message)
+        reasons.append(f"{_place(problem.instance_path)}: {said}")
+        if len(reasons) == _REASONS:
+            break
+    if reasons:
+        raise ToolArgumentsError("; ".join(reasons))
 
 
-def _refuse_unknown(node: object, where: str) -> None:
-    if not isinstance(node, Mapping):
-        return
-    schema = cast("_Node", node)
-    for key, part in schema.items():
-        if key not in KEYWORDS and key not in _REMARKS:
-            raise ValueError(f"{where}: the schema keyword {key!r} cannot be checked")
-        for name, child in _children(key, part):
-            _refuse_unknown(child, f"{where}.{name}")
+def _place(path: Sequence[str | int]) -> str:
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "$" + "".join(steps)
 
 
-def _children(key: str, part: object) -> Iterator[tuple[str, object]]:
-    """Yield the schemas inside a keyword."""
-    if key in {"properties", "$defs"} and isinstance(part, Mapping):
-        members = cast("_Node", part)
-        yield from ((f"{key}.{name}", child) for name, child in members.items())
-    elif key in {"items", "additionalProperties"}:
-        yield key, part
-    elif key in {"anyOf", "oneOf", "allOf"} and isinstance(part, Sequence):
-        branches = cast("Sequence[object]", part)
-        yield from ((f"{key}[{i}]", child) for i, child in enumerate(branches))
-
-
-def problem_of(
-    value: object, schema: _Node, *, root: _Node | None = None, where: str = "$"
-) -> str | None:
-    """Say where and why a value does not fit a JSON schema; None if it does."""
-    root = schema if root is None else root
-    target = schema.get("$ref")
-    if isinstance(target, str):
-        return problem_of(value, _resolve(root, target), root=root, where=where)
-    return (
-        _wrong_type(value, schema, where)
-        or _wrong_value(value, schema, where)
-        or _wrong_number(value, schema, where)
-        or _wrong_branch(value, schema, root, where)
-        or _wrong_object(value, schema, root, where)
-        or _wrong_array(value, schema, root, where)
-    )
-
-
-def _resolve(root: _Node, target: str) -> _Node:
-    node: object = root
-    for name in target.removeprefix("#").strip("/").split("/"):
-        if not isinstance(node, Mapping) or name not in node:
-            raise ValueError(f"the schema holds no {target!r}")
-        node = cast("_Node", node)[name]  # pyright: ignore[reportUnnecessaryCast]  # without it, it says, this is partly unknown
-    return cast("_Node", node)
-
-
-def _wrong_type(value: object, schema: _Node, where: str) -> str | None:
-    wanted = schema.get("type")
-    if wanted is None:
-        return None
-    names = [wanted] if isinstance(wanted, str) else list(cast("list[str]", wanted))
-    if any(_TYPES[name](value) for name in names):
-        return None
-    return f"{where}: expected {' or '.join(names)}"
-
-
-def _wrong_value(value: object, schema: _Node, where: str) -> str | None:
-    if "const" in schema and not _same(value, schema["const"]):
-        return f"{where}: expected {schema['const']!r}"
-    choices = schema.get("enum")
-    if isinstance(choices, list | tuple):
-        listed = cast("Sequence[object]", choices)
-        if not any(_same(value, choice) for choice in listed):
-            return f"{where}: expected one of {list(listed)!r}"
-    if not isinstance(value, str):
-        return None
-    return _wrong_size(len(value), schema, where, "Length") or (
-        f"{where}: does not fit the pattern {schema['pattern']!r}"
-        if "pattern" in schema and not re.search(str(schema["pattern"]), value)
-        else None
-    )
-
-
-def _same(one: object, other: object) -> bool:
-    """Whether two JSON values are equal: true is not 1."""
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
-
-
-def _wrong_number(value: object, schema: _Node, where: str) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    tests: dict[str, Callable[[float, float], bool]] = {
-        "minimum": lambda v, limit: v >= limit,
-        "maximum": lambda v, limit: v <= limit,
-        "exclusiveMinimum": lambda v, limit: v > limit,
-        "exclusiveMaximum": lambda v, limit: v < limit,
-    }
-    for key, fits in tests.items():
-        if key in schema and not fits(value, cast("float", schema[key])):
-            return f"{where}: {value} breaks {key} {schema[key]}"
-    return None
-
-
-def _wrong_size(size: int, schema: _Node, where: str, of: str) -> str | None:
-    least, most = schema.get(f"min{of}"), schema.get(f"max{of}")
-    if isinstance(least, int) and size < least:
-        return f"{where}: {size} is fewer than min{of} {least}"
-    if isinstance(most, int) and size > most:
-        return f"{where}: {size} is more than max{of} {most}"
-    return None
-
-
-def _wrong_branch(value: object, schema: _Node, root: _Node, where: str) -> str | None:
-    for key in ("allOf", "anyOf", "oneOf"):
-        branches = cast("Sequence[_Node]", schema.get(key, ()))
-        if not branches:
-            continue
-        problems = [problem_of(value, b, root=root, where=where) for b in branches]
-        fitting = problems.count(None)
-        needed = {"allOf": len(branches), "anyOf": max(1, fitting), "oneOf": 1}[key]
-        if fitting != needed:
-            found = "; ".join(problem for problem in problems if problem)
-            return found or f"{where}: fits {fitting} branches of oneOf"
-    return None
-
-
-def _wrong_object(value: object, schema: _Node, root: _Node, where: str) -> str | None:
-    if not isinstance(value, Mapping):
-        return None
-    members = cast("_Node", value)
-    for name in cast("Sequence[str]", schema.get("required", ())):
-        if name not in members:
-            return f"{where}: lacks {name!r}"
-    known = cast("Mapping[str, _Node]", schema.get("properties", {}))
-    others = schema.get("additionalProperties", True)
-    for name, member in members.items():
-        inner: object = known.get(name, others)
-        if inner is False:
-            return f"{where}: has no member {name!r}"
-        if isinstance(inner, Mapping):
-            node = cast("_Node", inner)
-            problem = problem_of(member, node, root=root, where=f"{where}.{name}")
-            if problem is not None:
-                return problem
-    return None
-
-
-def _wrong_array(value: object, schema: _Node, root: _Node, where: str) -> str | None:
-    if not isinstance(value, list | tuple):
-        return None
-    items = cast("Sequence[object]", value)
-    problem = _wrong_size(len(items), schema, where, "Items")
-    if problem is not None:
-        return problem
-    inner = schema.get("items")
-    if isinstance(inner, Mapping):
-        node = cast("_Node", inner)
-        for index, item in enumerate(items):
-            problem = problem_of(item, node, root=root, where=f"{where}[{index}]")
-            if problem is not None:
-                return problem
-    return None
+def _excerpt(text: str) -> str:
+    if len(text) <= _EXCERPT:
+        return text
+    return f"{text[: _EXCERPT // 2]} ... {text[-_EXCERPT // 2 :]}"
