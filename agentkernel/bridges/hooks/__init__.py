@@ -1,4 +1,4 @@
-"""Shell hooks: an owner's commands at points of a turn, in Claude Code's protocol.
+"""Shell hooks: an owner's commands at points of a turn, as Claude Code and Codex do it.
 
     settings ─▶ Hooks ─▶ matcher ─▶ executor ─▶ verdict ─▶ what the kernel is told
 
@@ -11,7 +11,7 @@ from .ends import MAX_BLOCKS as MAX_BLOCKS
 from .executor import CommandExecutor as CommandExecutor, HookExecutor as HookExecutor
 from .hook import Hook as Hook, HookEvent as HookEvent
 from .hooks import Hooks as Hooks
-from .matcher import Matcher as Matcher
+from .matcher import Dialect as Dialect, Matcher as Matcher
 from .reading import HookSettingsError as HookSettingsError
 from .runner import HOOK_MESSAGE as HOOK_MESSAGE
 from .settings import HookSettings as HookSettings, load_settings as load_settings

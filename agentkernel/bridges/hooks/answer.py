@@ -8,7 +8,7 @@ from typing import Final, cast
 
 import agentkernel as ak
 
-from .hook import BLOCKING, HookEvent
+from .hook import BLOCKING, Hook, HookEvent
 from .verdict import Choice, HookRun, Outcome, Verdict
 
 __all__ = ["Answer", "Nonsense", "parsed"]
@@ -31,8 +31,10 @@ class Nonsense(Exception):  # control flow inside this module
 class Answer:
     """Reads one object that a hook has printed."""
 
-    def __init__(self, event: HookEvent, said: Mapping[str, object]) -> None:
-        self._event = event
+    def __init__(self, hook: Hook, said: Mapping[str, object]) -> None:
+        self._event: HookEvent = hook.event
+        # Codex takes no refusal without a reason.
+        self._wants_reason = hook.dialect == "codex"
         self._said = said
         self._specific: Mapping[str, object] = {}
         # The answer to a PermissionRequest, None if there is none.
@@ -117,6 +119,8 @@ class Answer:
             raise Nonsense(f"{word!r} is no decision of a {self._event} hook")
         if self._event not in BLOCKING:
             raise Nonsense(f"a {self._event} hook has nothing to decide")
+        if choice == "deny" and self._wants_reason and not reason.strip():
+            raise Nonsense("it refuses without a reason")
         default = "a hook refused it without a reason" if choice == "deny" else ""
         return choice, reason or default
 

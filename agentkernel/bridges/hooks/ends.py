@@ -48,6 +48,8 @@ class EndHooks:
             "stop_hook_active": state.blocks > 0,
             "last_assistant_message": _last_answer(agent),
         }
+        if event == "SubagentStop":
+            fields["agent_transcript_path"] = None
         subject = None if event == "Stop" else agent.options.model
         verdict = await self._runner.run(agent, event, subject, fields, payload.signal)
         words = [verdict.reason] if verdict.choice == "deny" else []

@@ -37,7 +37,7 @@ class HookExecutor(Protocol):
 
         Args:
           hook: what to run, and for how long.
-          stdin: the event as one line of JSON.
+          stdin: the event as JSON, with a newline behind it unless Codex's.
           signal: ends the hook when it fires; the run is then `cancelled`.
 
         """
@@ -85,7 +85,7 @@ class CommandExecutor:
             unregister = signal.on_cancel(lambda _reason: scope.cancel())
             try:
                 result = await run_command(
-                    hook.argv,
+                    self._argv(hook),
                     cwd=self._cwd,
                     env=self._env,
                     stdin=stdin,
@@ -108,3 +108,9 @@ class CommandExecutor:
             timed_out=result.timed_out,
             duration=duration,
         )
+
+    def _argv(self, hook: Hook) -> list[str] | str:
+        """Name what is run: a line of Codex's goes to the user's own login shell."""
+        if hook.dialect == "codex":
+            return [self._env.get("SHELL") or "/bin/sh", "-lc", hook.command]
+        return hook.argv

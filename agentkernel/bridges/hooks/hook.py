@@ -6,9 +6,18 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from .matcher import Matcher
+from .matcher import Dialect, Matcher
 
-__all__ = ["BLOCKING", "EVENTS", "FOREIGN", "SECONDS", "Hook", "HookEvent"]
+__all__ = [
+    "BLOCKING",
+    "CODEX_EVENTS",
+    "CODEX_FOREIGN",
+    "EVENTS",
+    "FOREIGN",
+    "SECONDS",
+    "Hook",
+    "HookEvent",
+]
 
 HookEvent: TypeAlias = Literal[
     "SessionStart",
@@ -71,6 +80,21 @@ FOREIGN: Final = frozenset(
         "WorktreeRemove",
     }
 )
+# The events of Codex, and those of it that never happen here.
+CODEX_EVENTS: Final[tuple[HookEvent, ...]] = (
+    "SessionStart",
+    "UserPromptSubmit",
+    "PreToolUse",
+    "PermissionRequest",
+    "PostToolUse",
+    "Stop",
+    "StopFailure",
+    "SubagentStart",
+    "SubagentStop",
+    "Interrupt",
+    "SessionEnd",
+)
+CODEX_FOREIGN: Final = frozenset({"PostCompact", "PreCompact"})
 # How long a hook may take, unless it says otherwise.
 SECONDS: Final = 600.0
 
@@ -92,6 +116,7 @@ class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
       once: whether it runs one time only for each opening of a session.
       detached: whether nothing waits for it, and it decides nothing.
       rewakes: whether, detached, its exit 2 is a message that wakes the agent.
+      dialect: whose protocol it speaks.
 
     """
 
@@ -106,10 +131,11 @@ class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
     once: bool = False
     detached: bool = False
     rewakes: bool = False
+    dialect: Dialect = "claude"
 
     @property
     def argv(self) -> list[str] | str:
-        """What is run; a string is a line for `/bin/sh`."""
+        """What is run; a string is a line for `/bin/sh`, or for Codex's login shell."""
         if self.args is not None:
             return [self.command, *self.args]
         if self.shell is not None:
@@ -120,4 +146,4 @@ class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
     def identity(self) -> tuple[object, ...]:
         """What two hooks have in common that are run once."""
         how = (self.on_failure, self.once, self.detached, self.rewakes)
-        return (self.command, self.args, self.shell, *how)
+        return (self.dialect, self.command, self.args, self.shell, *how)

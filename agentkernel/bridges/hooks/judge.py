@@ -3,10 +3,13 @@
 The order in which a run is judged: cancelled before timed out before its exit. A run
 that was cancelled says nothing, whatever it printed.
 
-Exit 2 refuses, with standard error as the reason, and no output undoes that. Exit 0
+For Claude Code, exit 2 refuses, with standard error as the reason, and no output undoes that. Exit 0
 with an object on standard output says what the object says; plain text is text for
 the model where the event takes some. Any other exit is a failure of the hook, unless
 its output is an object, which then counts alone.
+
+For Codex, exit 2 refuses if standard error has a reason, output counts after exit 0
+only, and hooks about ends print JSON or nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +27,13 @@ __all__ = ["judge", "set_aside"]
 _DETAIL: Final = 500
 # Where a hook looks on: it has no words for the model, detached or not.
 _OBSERVING: Final[frozenset[HookEvent]] = frozenset({"Interrupt", "StopFailure"})
+# Where exit 2 refuses, and where output is JSON or nothing, for Codex.
+_CODEX_BLOCKING: Final[frozenset[HookEvent]] = frozenset(
+    {*BLOCKING, "PermissionRequest"}
+)
+_CODEX_JSON: Final[frozenset[HookEvent]] = frozenset(
+    {"Stop", "SubagentStop", "Interrupt"}
+)
 # Where plain output is text for the model.
 _TELLING: Final[frozenset[HookEvent]] = frozenset(
     {"SessionStart", "UserPromptSubmit", "SubagentStart"}
@@ -45,8 +55,9 @@ def _judged(hook: Hook, run: HookRun) -> Verdict:
         return _failed(hook, "timed-out", f"it took longer than {hook.max_seconds:g} s")
     if run.problem is not None:
         return _failed(hook, "failed", run.problem)
-    verdict, problem = _read(hook, run)
-    if run.exit_code == 2:
+    read = _read if hook.dialect == "claude" else _read_codex
+    verdict, problem = read(hook, run)
+    if run.exit_code == 2 and hook.dialect == "claude":
         return _refusal(hook, run, verdict)
     if verdict is None:
         return _failed(hook, "failed", problem)
@@ -80,14 +91,40 @@ def _read(hook: Hook, run: HookRun) -> tuple[Verdict | None, str]:
     try:
         said = parsed(run)
         if said is not None:
-            return Answer(hook.event, said).verdict(), ""
+            return Answer(hook, said).verdict(), ""
     except Nonsense as error:
         return None, str(error)
     if run.exit_code != 0:
-        line = run.stderr.strip().partition("\n")[0]
-        return None, f"exit {run.exit_code}: {line}".rstrip(": ")
+        return None, _exit(run)
     told = (text,) if text and hook.event in _TELLING else ()
     return Verdict(texts=told), ""
+
+
+def _read_codex(hook: Hook, run: HookRun) -> tuple[Verdict | None, str]:
+    """Read a run by the rules of Codex; or say what is wrong with it.
+
+    Only exit 0 has an output that counts, and only exit 2 with words refuses.
+    """
+    text, words = run.stdout.strip(), run.stderr.strip()
+    if run.exit_code == 2 and words and hook.event in _CODEX_BLOCKING:
+        return Verdict("blocked", "deny", words), ""
+    if run.exit_code != 0:
+        return None, _exit(run)
+    try:
+        said = parsed(run)
+        if said is not None:
+            return Answer(hook, said).verdict(), ""
+    except Nonsense as error:
+        return None, str(error)
+    if text and (hook.event in _CODEX_JSON or text.startswith("[")):
+        return None, "its output is no JSON object"
+    told = (text,) if text and hook.event in _TELLING else ()
+    return Verdict(texts=told), ""
+
+
+def _exit(run: HookRun) -> str:
+    line = run.stderr.strip().partition("\n")[0]
+    return f"exit {run.exit_code}: {line}".rstrip(": ")
 
 
 def _refusal(hook: Hook, run: HookRun, verdict: Verdict | None) -> Verdict:

@@ -1,7 +1,8 @@
 """Which hooks an event concerns: the grammar of matchers, and of `if` conditions.
 
 Pure. A matcher is held against the event's subject (a tool's name, a session's
-source). `if` is a permission rule, `Tool` or `Tool(pattern)`, about one call.
+source). Claude Code reads it as names or as an expression, Codex always as an
+expression. `if` is a permission rule, `Tool` or `Tool(pattern)`, about one call.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from typing import Final, final
+from typing import Final, Literal, TypeAlias, final
 
 import agentkernel as ak
 
-__all__ = ["Matcher", "condition_holds"]
+__all__ = ["Dialect", "Matcher", "condition_holds"]
+
+# Whose settings and protocol a hook is written for.
+Dialect: TypeAlias = Literal["claude", "codex"]
 
 # A matcher of these characters lists exact names; any other is an expression.
 _NAMES: Final = re.compile(r"[A-Za-z0-9_\-, |]*")
@@ -36,12 +40,12 @@ class Matcher:
 
     Nothing, `""` and `"*"` fit every subject. Letters, digits, `_`, `-`, spaces, `,`
     and `|` alone list exact names. Anything else is a regular expression that is
-    looked for anywhere in the subject.
+    looked for anywhere in the subject; for Codex, names are expressions too.
     """
 
-    __slots__ = ("_names", "_regex", "text")
+    __slots__ = ("_names", "_regex", "dialect", "text")
 
-    def __init__(self, text: str | None) -> None:
+    def __init__(self, text: str | None, dialect: Dialect = "claude") -> None:
         """Compile it.
 
         Raises:
@@ -49,11 +53,12 @@ class Matcher:
 
         """
         self.text: str | None = text
+        self.dialect: Dialect = dialect
         self._names: frozenset[str] | None = None
         self._regex: re.Pattern[str] | None = None
         if text is None or text.strip() in {"", "*"}:
             return
-        if _NAMES.fullmatch(text):
+        if dialect == "claude" and _NAMES.fullmatch(text):
             parts = (part.strip() for part in re.split(r"[,|]", text))
             self._names = frozenset(part for part in parts if part)
             return
@@ -63,13 +68,15 @@ class Matcher:
             raise ValueError(f"{text!r} is no regular expression: {error}") from None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Matcher) and self.text == other.text
+        if not isinstance(other, Matcher):
+            return False
+        return (self.text, self.dialect) == (other.text, other.dialect)
 
     def __hash__(self) -> int:
-        return hash(self.text)
+        return hash((self.text, self.dialect))
 
     def __repr__(self) -> str:
-        return f"Matcher({self.text!r})"
+        return f"Matcher({self.text!r}, {self.dialect!r})"
 
     def fits(self, subject: str | None) -> bool:
         """Whether an event of this subject is meant; one without fits every matcher."""

@@ -8,20 +8,35 @@ from typing import Final, Literal, cast, final
 
 import agentkernel as ak
 
-from .hook import BLOCKING, EVENTS, FOREIGN, SECONDS, Hook, HookEvent
-from .matcher import Matcher
+from .hook import (
+    BLOCKING,
+    CODEX_EVENTS,
+    CODEX_FOREIGN,
+    EVENTS,
+    FOREIGN,
+    SECONDS,
+    Hook,
+    HookEvent,
+)
+from .matcher import Dialect, Matcher
 
 __all__ = ["HookSettingsError", "SettingsReader"]
 
 _TOOL_EVENTS: Final = {
     *("PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"),
 }
-_DEFAULT_SECONDS: Final = {"UserPromptSubmit": 30.0, "SessionEnd": 1.5}
+_PROMPT_SECONDS: Final = 30.0
+_END_DEFAULT: Final = 1.5
 # Nobody waits longer than this for an agent's end.
 _END_SECONDS: Final = 60.0
-_KNOWN: Final = {
-    *("type", "command", "args", "timeout", "shell", "if", "onFailure", "on_failure"),
-    *("statusMessage", "once", "async", "asyncRewake"),
+_EVENTS: Final = {"claude": EVENTS, "codex": CODEX_EVENTS}
+_FOREIGN: Final = {"claude": FOREIGN, "codex": CODEX_FOREIGN}
+_COMMON: Final = ("type", "command", "timeout", "statusMessage", "async")
+_OURS: Final = ("onFailure", "on_failure")
+_KNOWN: Final[dict[Dialect, frozenset[str]]] = {
+    "claude": frozenset({*_COMMON, *_OURS, *("args", "shell", "if")})
+    | {"once", "asyncRewake"},
+    "codex": frozenset({*_COMMON, *_OURS, "timeoutSec", "commandWindows"}),
 }
 
 
@@ -44,8 +59,9 @@ class HookSettingsError(ak.AgentKernelError):
 class SettingsReader:
     """Walks one file's JSON and knows where it is."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, dialect: Dialect) -> None:
         self.source = source
+        self._dialect: Dialect = dialect
         self.ignored: list[str] = []
 
     def fail(self, where: str, problem: str) -> HookSettingsError:
@@ -77,11 +93,12 @@ class SettingsReader:
         """Read the events."""
         for event, groups in self.as_object(value, "hooks").items():
             where = f"hooks.{event}"
-            if event in FOREIGN:
+            if event in _FOREIGN[self._dialect]:
                 self.ignored.append(event)
                 continue
-            if event not in EVENTS:
-                known = ", ".join(EVENTS)
+            events = _EVENTS[self._dialect]
+            if event not in events:
+                known = ", ".join(events)
                 raise self.fail(where, f"there is no such event; known: {known}")
             for group, place in self.items(groups, where):
                 yield from self.group(event, group, place)
@@ -93,7 +110,7 @@ class SettingsReader:
         if text is not None and not isinstance(text, str):
             raise self.fail(f"{where}.matcher", f"must be a text, not {_kind(text)}")
         try:
-            matcher = Matcher(text)
+            matcher = Matcher(text, self._dialect)
         except ValueError as error:
             raise self.fail(f"{where}.matcher", str(error)) from None
         if "hooks" not in group:
@@ -115,7 +132,7 @@ class SettingsReader:
                 f"{where}.type", f"only 'command' hooks can be run, not {kind!r}"
             )
         for key in value:
-            if key not in _KNOWN:
+            if key not in _KNOWN[self._dialect]:
                 raise self.fail(f"{where}.{key}", "there is no such setting of a hook")
         args = value.get("args")
         condition = value.get("if")
@@ -137,15 +154,14 @@ class SettingsReader:
             matcher,
             None if args is None else self._args(args, f"{where}.args"),
             "bash" if shell else None,
-            self._seconds(
-                event, value.get("timeout"), f"{where}.timeout", detached=detached
-            ),
+            self._seconds(event, value, where, detached=detached),
             condition,
             on_failure,
             once=self._flag(value, "once", where),
             # An agent that ends waits for what it has still to say.
             detached=detached and event != "SessionEnd",
             rewakes=rewakes and event != "SessionEnd",
+            dialect=self._dialect,
         )
 
     def _flag(self, value: Mapping[str, object], key: str, where: str) -> bool:
@@ -163,12 +179,20 @@ class SettingsReader:
         return tuple(words)
 
     def _seconds(
-        self, event: HookEvent, value: object, where: str, *, detached: bool
+        self,
+        event: HookEvent,
+        settings: Mapping[str, object],
+        where: str,
+        *,
+        detached: bool,
     ) -> float:
-        if value is None and detached and event != "SessionEnd":
-            return SECONDS
+        key = "timeoutSec" if "timeoutSec" in settings else "timeout"
+        value, where = settings.get(key), f"{where}.{key}"
+        if value is None and event == "SessionEnd":
+            return _END_DEFAULT
         if value is None:
-            return _DEFAULT_SECONDS.get(event, SECONDS)
+            hurried = event == "UserPromptSubmit" and self._dialect == "claude"
+            return _PROMPT_SECONDS if hurried and not detached else SECONDS
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.fail(where, f"must be a number of seconds, not {value!r}")
         if not 0 < value < math.inf:

@@ -16,7 +16,7 @@ import agentkernel as ak
 from .detached import DetachedHooks
 from .executor import HookExecutor
 from .hook import Hook, HookEvent
-from .matcher import condition_holds
+from .matcher import Dialect, condition_holds
 from .settings import HookSettings
 from .spill import Spill
 from .verdict import Verdict
@@ -96,18 +96,21 @@ class Runner:
         hooks = self._chosen(agent, event, subject, fields.get("tool_input"))
         if not hooks:
             return Verdict()  # noqa: ASYNC910  # waits only if it must
-        stdin = self._told(agent, event, fields)
+        told: dict[Dialect, bytes] = {}
+        for hook in hooks:
+            if hook.dialect not in told:
+                told[hook.dialect] = self._told(agent, event, fields, hook.dialect)
         spent = self.state(agent).spent
         spent.update(hook for hook in hooks if hook.once)
         for hook in hooks:
             if hook.detached:
                 forget = partial(spent.discard, hook)
-                self._detached.start(agent, hook, stdin, forget)
+                self._detached.start(agent, hook, told[hook.dialect], forget)
         waited = [hook for hook in hooks if not hook.detached]
         if not waited:
             return Verdict()  # noqa: ASYNC910  # waits only if it must
         verdict = await self._waited.run(
-            agent.session, waited, stdin, signal=signal, on_unfinished=spent.discard
+            agent.session, waited, told, signal=signal, on_unfinished=spent.discard
         )
         for message in verdict.messages:
             self.tell(agent, event, message)
@@ -137,9 +140,13 @@ class Runner:
         return tuple(unique.values())
 
     def _told(
-        self, agent: ak.Agent, event: HookEvent, fields: dict[str, ak.JsonValue]
+        self,
+        agent: ak.Agent,
+        event: HookEvent,
+        fields: dict[str, ak.JsonValue],
+        dialect: Dialect,
     ) -> bytes:
-        """Write what hooks read: one object on one line."""
+        """Write the object that hooks of a dialect read."""
         stdin: dict[str, ak.JsonValue] = {
             "session_id": agent.id,
             "transcript_path": None,
@@ -149,7 +156,11 @@ class Runner:
         }
         if agent.parent is not None:
             stdin |= {"agent_id": agent.id, "agent_type": agent.options.model}
-        return json.dumps(stdin | fields).encode() + b"\n"
+        stdin |= fields
+        if dialect == "claude":
+            return json.dumps(stdin).encode() + b"\n"
+        # Codex always names the model, and ends without a newline.
+        return json.dumps(stdin | {"model": agent.options.model}).encode()
 
     def tell(self, agent: ak.Agent, event: str, text: str) -> None:
         """Tell the user something, as a fact. Not a checkpoint."""

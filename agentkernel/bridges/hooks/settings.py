@@ -1,7 +1,7 @@
 """The settings of hooks: all hooks of one file or of several, in order.
 
-The form is that of Claude Code's settings files: events, matcher groups, command
-hooks. Events of that program which have no place here are kept by name in
+The form is that of Claude Code's settings files, or of Codex's `hooks.json`: events,
+matcher groups, command hooks. Events of those programs which have no place here are kept by name in
 `HookSettings.ignored`; what would be run and cannot be (a hook of another type) is an
 error, since a gate that is left out is open.
 """
@@ -16,6 +16,7 @@ from typing import cast
 import msgspec
 
 from .hook import Hook, HookEvent
+from .matcher import Dialect
 from .reading import HookSettingsError, SettingsReader
 
 __all__ = ["HookSettings", "load_settings"]
@@ -39,7 +40,11 @@ class HookSettings(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(
-        cls, value: str | bytes | Mapping[str, object], *, source: str = "settings"
+        cls,
+        value: str | bytes | Mapping[str, object],
+        *,
+        source: str = "settings",
+        dialect: Dialect = "claude",
     ) -> HookSettings:
         """Read settings: JSON, or what was decoded from it.
 
@@ -49,6 +54,7 @@ class HookSettings(msgspec.Struct, frozen=True):
         Args:
           value: an object with the key `hooks`.
           source: named in errors.
+          dialect: `codex` for the form of its `hooks.json`.
 
         Raises:
           HookSettingsError: if something in it cannot be used.
@@ -59,7 +65,7 @@ class HookSettings(msgspec.Struct, frozen=True):
                 value = cast("Mapping[str, object]", json.loads(value))
             except ValueError as error:
                 raise HookSettingsError(source, f"no JSON: {error}") from None
-        reader = SettingsReader(source)
+        reader = SettingsReader(source, dialect)
         root = reader.as_object(value, "")
         hooks = tuple(reader.hooks(root.get("hooks", {})))
         if root.get("disableAllHooks") is True:
@@ -72,8 +78,10 @@ class HookSettings(msgspec.Struct, frozen=True):
         return HookSettings((*self.hooks, *other.hooks), tuple(ignored))
 
 
-def load_settings(*paths: str | Path) -> HookSettings:
+def load_settings(*paths: str | Path, dialect: Dialect = "claude") -> HookSettings:
     """Read settings files in order; hooks of all of them run. A missing file is none.
+
+    All are of one dialect; `HookSettings.joined` puts those of two together.
 
     It reads from the disk: call it before the event loop, or in a thread.
 
@@ -89,5 +97,6 @@ def load_settings(*paths: str | Path) -> HookSettings:
             continue
         except OSError as error:
             raise HookSettingsError(str(path), str(error)) from None
-        settings = settings.joined(HookSettings.from_json(text, source=str(path)))
+        read = HookSettings.from_json(text, source=str(path), dialect=dialect)
+        settings = settings.joined(read)
     return settings

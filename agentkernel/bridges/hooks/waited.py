@@ -7,7 +7,7 @@ not depend on which hook was faster. What a stop interrupts decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import final
 
@@ -19,6 +19,7 @@ import agentkernel as ak
 from .executor import HookExecutor
 from .hook import Hook
 from .judge import judge
+from .matcher import Dialect
 from .record import invoked, returned
 from .spill import Spill
 from .verdict import HookRun, Verdict, merge
@@ -38,7 +39,7 @@ class WaitedHooks:
         self,
         session: ak.Session,
         hooks: Sequence[Hook],
-        stdin: bytes,
+        told: Mapping[Dialect, bytes],
         *,
         signal: ak.TurnSignal,
         on_unfinished: Callable[[Hook], None],
@@ -53,7 +54,7 @@ class WaitedHooks:
         Args:
           session: where they are recorded.
           hooks: what is run, in the order of the settings.
-          stdin: what each is told.
+          told: what each is told, by its dialect.
           signal: ends them.
           on_unfinished: told of each that did not come to its end.
 
@@ -66,7 +67,7 @@ class WaitedHooks:
         verdicts = [Verdict("cancelled")] * len(hooks)
 
         async def run(number: int, hook: Hook) -> None:
-            one = await self._executor.run(hook, stdin, signal=signal)
+            one = await self._executor.run(hook, told[hook.dialect], signal=signal)
             runs[number], verdicts[number] = one, judge(hook, one)
             verdicts[number] = await self._spill.fitted(verdicts[number])
 
