@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+import trio
 
 import agentkernel as ak
 from agentkernel.bridges.workflow import Flow, run_workflow
@@ -178,3 +179,62 @@ async def test_only_the_turn_of_the_task_itself_is_its_result() -> None:
         asked.append(model.asked)
     assert asked[-1] == []
     assert asked.count(["greet", "task"]) == len(asked) - 1
+
+
+async def one(flow: Flow) -> ak.JsonValue:
+    """One agent."""
+    return await flow.agent("a")
+
+
+@pytest.mark.parametrize("verb", ["inject", "followup"])
+async def test_what_every_agent_is_told_does_not_make_a_record_something_else(
+    verb: str,
+) -> None:
+    """A listener of the whole kernel sends to the record's agent as well.
+
+    A record used to be refused for holding more than its header, or for a turn.
+    """
+    async with opened(Echo()) as kernel:
+
+        def greet(payload: ak.SessionStarted) -> None:
+            getattr(payload.agent, verb)("Today is Monday.")
+
+        kernel.on(ak.SessionStarted, greet)
+        for started in (1, 0):
+            done = await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+            assert (done.value, done.started) == ("A", started)
+
+
+async def test_a_record_that_a_crash_left_without_its_first_note_is_used() -> None:
+    """The header was durable, and what a listener had sent; the note was not."""
+    first = ak.MemoryStore()
+    async with opened(Echo(), first) as kernel:
+        kernel.on(ak.SessionStarted, lambda p: p.agent.inject("Today is Monday."))
+        await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+    for cut in (1, 2):
+        async with opened(Echo(), await copied(first, {"w": cut})) as kernel:
+            done = await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+            assert done.value == "A"
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_of_two_runs_with_one_record_one_is_told_that_it_is_busy(
+    known: bool,  # noqa: FBT001  # pytest's
+) -> None:
+    """Whether the record is there already or both are about to make it."""
+    told: list[str] = []
+    async with opened(Echo()) as kernel:
+        if known:
+            await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+
+        async def run() -> None:
+            try:
+                done = await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+                told.append(str(done.value))
+            except ak.StorageError as error:
+                told.append(type(error).__name__)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            nursery.start_soon(run)
+    assert sorted(told) == ["A", "SessionBusyError"]

@@ -18,13 +18,13 @@ from agentkernel.bridges.subagents import (
     Subagents,
 )
 
+from .opening import read_all
 from .record import BEGUN, DONE, Record, digest_of, report_body
 from .trace import Trace
 from .values import Progress, WorkflowLimitError, WorkflowLimits
 
 __all__ = ["WorkflowRun"]
 
-_PAGE = 500
 _log = logging.getLogger(__name__)
 
 
@@ -33,7 +33,7 @@ class WorkflowRun:
     """What all flows of one run share; made by `run_workflow`, lives as long as it.
 
     Attributes:
-      agent: whose session is the workflow's record; it never has a turn.
+      agent: whose session is the workflow's record; it is asked nothing.
       started: how many agents have been started.
       tokens: how many tokens they have used, as far as is known.
 
@@ -168,21 +168,3 @@ class WorkflowRun:
 
 def _done(key: str, report: Report) -> ak.Extension:
     return ak.Extension(DONE, {"key": key, "report": report_body(report)})
-
-
-async def read_all(store: ak.SessionStore, session_id: str) -> list[ak.SessionEvent]:
-    """Read a whole session; nothing if there is none.
-
-    Always a checkpoint.
-
-    Cancellation:
-      Nothing happened.
-
-    """
-    found: list[ak.SessionEvent] = []
-    try:
-        while page := await store.read(session_id, after=len(found), limit=_PAGE):
-            found += page
-    except ak.SessionNotFoundError:
-        await trio.lowlevel.checkpoint()
-    return found

@@ -46,7 +46,7 @@ class Record:
       known: results that can be used again, by key; the last one counts.
       open: the sessions of agents that have begun and whose result is not here, by key.
       is_record: whether the session says that it is the record of a workflow.
-      turns: how many turns its own agent has had.
+      used: whether anything has happened in it but that messages came.
 
     """
 
@@ -54,15 +54,15 @@ class Record:
         self.known: dict[str, Report] = {}
         self.open: dict[str, str] = {}
         self.is_record = False
-        self.turns = 0
+        self.used = False
 
     def take(self, events: Iterable[ak.SessionEvent]) -> None:
         """Go on with the next events."""
         for event in events:
             fact = event.data
-            if isinstance(fact, ak.TurnStarted):
-                self.turns += 1
-            elif isinstance(fact, ak.Extension) and isinstance(fact.body, Mapping):
+            if not isinstance(fact, ak.SessionHeader | ak.InboxSpliced):
+                self.used = True
+            if isinstance(fact, ak.Extension) and isinstance(fact.body, Mapping):
                 self._take_note(fact.name, fact.body)
 
     def _take_note(self, name: str, body: ak.JsonObject) -> None:

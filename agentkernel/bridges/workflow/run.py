@@ -12,13 +12,13 @@ from agentkernel.bridges.subagents import Subagents
 
 from .agents import WorkflowRun
 from .flow import Flow
-from .record import ENDED, STARTED, Record
-from .values import Progress, WorkflowLimits, WorkflowRecordError
+from .opening import open_record, read_record
+from .record import ENDED, STARTED
+from .values import Progress, WorkflowLimits
 
 __all__ = ["WorkflowOptions", "WorkflowResult", "run_workflow"]
 
 T = TypeVar("T")
-_PAGE = 500
 _DEEP = 1000
 
 
@@ -95,12 +95,12 @@ async def run_workflow(
     """
     ways = options or WorkflowOptions()
     inherited = ways.parent.options if ways.parent is not None else ak.AgentOptions()
-    # Its agents start from this; the record's own agent never has a turn.
+    # Its agents start from this; the record's own agent is asked nothing.
     base = msgspec.structs.replace(inherited, model=ways.model or inherited.model)
-    async with kernel.open(
-        session_id, tools=ways.tools, options=base, parent=ways.parent
+    async with await open_record(
+        kernel, session_id, tools=ways.tools, options=base, parent=ways.parent
     ) as agent:
-        record = await _read(agent.session)
+        record = await read_record(agent.session)
         # Deep enough for any: what bounds a workflow is its own limits.
         subagents = Subagents(max_depth=_DEEP, max_children=ways.limits.at_once)
         run = WorkflowRun(
@@ -127,23 +127,3 @@ async def run_workflow(
 def _close(session: ak.Session, ending: str) -> None:
     if not session.closed:
         session.append(ak.Extension(ENDED, {"ending": ending}))
-
-
-async def _read(session: ak.Session) -> Record:
-    """Read what a record knows from the store.
-
-    Always a checkpoint.
-
-    Cancellation:
-      Nothing happened.
-
-    """
-    await session.flush()
-    record = Record()
-    after = 0
-    while page := await session.read(after=after, limit=_PAGE):
-        record.take(page)
-        after = page[-1].seq
-    if record.turns or (after > 1 and not record.is_record):
-        raise WorkflowRecordError(session.id)
-    return record
