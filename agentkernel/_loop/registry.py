@@ -45,7 +45,7 @@ class Registry(Generic[T]):
           ValueError: if this registry has an entry of that name.
 
         """
-        self.check_thread("register")
+        self._check_thread("register")
         if name in self._entries:
             raise ValueError(f"a {self.kind} named {name!r} is registered already")
         self._entries[name] = entry
@@ -87,11 +87,11 @@ class Registry(Generic[T]):
         What is registered here later is found again. A registry that adopts this one
         is bound in the same way. Not a checkpoint.
         """
-        self.check_thread("keep")
+        self._check_thread("keep")
         kept = frozenset(names)
         self._only = kept if self._only is None else self._only & kept
 
-    def check_thread(self, verb: str) -> None:
+    def _check_thread(self, verb: str) -> None:
         """Refuse a verb that is called outside the thread of its owner."""
         if thread_id() != self._thread:
             raise WrongThreadError(f"{self.kind}s.{verb}")
@@ -155,7 +155,7 @@ class ToolRegistry(Registry[Tool]):
           A function that removes the guard.
 
         """
-        self.check_thread("guard")
+        self._check_thread("guard")
         self._guards = (*self._guards, fn)
 
         def unregister() -> None:

@@ -244,3 +244,37 @@ async def test_a_job_that_no_log_can_hold_is_not_started(kind: object) -> None:
         await wait_all_tasks_blocked()
         assert not jobs.of(agent)
         assert not ran
+
+
+VERBS: dict[str, Callable[[Jobs, Job], object]] = {
+    "kill": lambda _, job: job.kill(),
+    "write": lambda _, job: job.write("x"),
+    "wait": lambda _, job: trio.run(job.wait),
+    "wait_for_output": lambda _, job: trio.run(job.wait_for_output),
+    "start": lambda jobs, job: run(jobs, job.owner, forever),
+    "of": lambda jobs, job: jobs.of(job.owner),
+    "get": lambda jobs, job: jobs.get(job.owner, job.id),
+    "records": lambda jobs, job: trio.run(jobs.records, job.owner),
+}
+
+
+async def forever(_job: Job) -> JobResult:
+    await trio.sleep_forever()
+    raise AssertionError
+
+
+@pytest.mark.clause("C13c")
+@pytest.mark.parametrize("verb", VERBS)
+async def test_jobs_belong_to_the_thread_of_their_kernel(verb: str) -> None:
+    """Another thread is told so; nothing has changed, and the job can be killed."""
+    async with office(ScriptedModel(default=["ok"])) as (agent, jobs):
+        job = run(jobs, agent, forever)
+        await wait_all_tasks_blocked()
+        with pytest.raises(ak.WrongThreadError) as caught:
+            await trio.to_thread.run_sync(VERBS[verb], jobs, job)
+        owner = "job" if hasattr(job, verb) else "jobs"
+        assert (caught.value.owner, caught.value.verb) == (owner, verb)
+        assert (job.status, job.was_killed, job.output) == ("running", False, "")
+        assert jobs.of(agent) == (job,)
+        assert job.kill()
+        assert await job.wait() == "killed"

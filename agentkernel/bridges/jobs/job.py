@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from threading import get_ident
 from typing import Final, Literal, TypeAlias, final
 
 import msgspec
@@ -48,7 +49,8 @@ JobBody: TypeAlias = Callable[["Job"], Awaitable[JobResult]]
 class Job:
     """A job that was started in this process; made by `Jobs.start`.
 
-    Its verbs belong to the kernel's Trio thread. It lives until its work has ended;
+    Its verbs belong to the kernel's Trio thread: in another they raise
+    `WrongThreadError`, and nothing has happened. It lives until its work has ended;
     afterwards it can still be read.
 
     Attributes:
@@ -76,6 +78,7 @@ class Job:
         self._more: trio.Event | None = None
         self._killed = False
         self._cancel: Callable[[], None] | None = None
+        self._thread = get_ident()
 
     def __repr__(self) -> str:
         return f"<Job {self.id!r} {self.status}>"
@@ -85,6 +88,7 @@ class Job:
 
         Not a checkpoint.
         """
+        self._check_thread("write")
         self._output.write(data.encode() if isinstance(data, str) else data)
         self._release()
 
@@ -100,6 +104,7 @@ class Job:
           Whether it still runs.
 
         """
+        self._check_thread("wait_for_output")
         if self.status == "running":
             if self._more is None:
                 self._more = trio.Event()
@@ -132,6 +137,7 @@ class Job:
           Whether it was running, and nobody had asked before.
 
         """
+        self._check_thread("kill")
         if self.status != "running" or self._killed:
             return False
         self._killed = True
@@ -148,8 +154,13 @@ class Job:
           The wait ends; the job goes on.
 
         """
+        self._check_thread("wait")
         await self._ended.wait()
         return self.status
+
+    def _check_thread(self, verb: str) -> None:
+        if get_ident() != self._thread:
+            raise ak.WrongThreadError(verb, "job")
 
     def begin(self, cancel: Callable[[], None]) -> None:
         """Take what tells the work to end; `Jobs` does this. Not a checkpoint."""

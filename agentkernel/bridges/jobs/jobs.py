@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import final
 
 import msgspec
@@ -71,7 +72,8 @@ class Jobs:
     """The jobs of all agents of one kernel.
 
     Make it once, before agents are opened: it closes what a restart has cut off when
-    their sessions are resumed. Its verbs belong to the kernel's Trio thread.
+    their sessions are resumed. Its verbs belong to the kernel's Trio thread, and raise
+    `WrongThreadError` in another.
 
     Attributes:
       max_jobs: how many jobs of one agent may run at once.
@@ -101,6 +103,7 @@ class Jobs:
         self.max_ended = max_ended
         # Of agents that live; dropped when they are gone.
         self._held: dict[ak.Agent, _Held] = {}
+        self._thread = get_ident()
         kernel.on(ak.SessionStarted, self._opened)
         kernel.on(ak.AgentDisposed, self._gone)
 
@@ -122,6 +125,7 @@ class Jobs:
           AgentDisposedError: if the agent's end has begun.
 
         """
+        self._check_thread("start")
         jobs = self._of(owner).jobs
         running = sum(job.status == "running" for job in jobs.values())
         if running >= self.max_jobs:
@@ -144,6 +148,7 @@ class Jobs:
         Those of this process, as long as the agent lives; see `records` for others.
         Not a checkpoint.
         """
+        self._check_thread("of")
         return tuple(self._of(owner).jobs.values())
 
     def get(self, owner: ak.Agent, job_id: str) -> Job:
@@ -153,6 +158,7 @@ class Jobs:
           UnknownJobError: if it has none of that id.
 
         """
+        self._check_thread("get")
         jobs = self._of(owner).jobs
         if job_id not in jobs:
             raise UnknownJobError(job_id, tuple(jobs))
@@ -170,7 +176,12 @@ class Jobs:
           StorageError: if the log cannot be made durable, or not be read.
 
         """
+        self._check_thread("records")
         return tuple((await self._of(owner).ledger.read()).values())
+
+    def _check_thread(self, verb: str) -> None:
+        if get_ident() != self._thread:
+            raise ak.WrongThreadError(verb, "jobs")
 
     def _of(self, owner: ak.Agent) -> _Held:
         """Look up what is kept of an agent; of one that is gone nothing is."""
