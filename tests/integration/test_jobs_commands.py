@@ -13,9 +13,10 @@ import pytest
 import trio
 
 import agentkernel as ak
+from agentkernel.bridges.approvals import Approvals
 from agentkernel.bridges.jobs import Job, Jobs, command_job, job_tools
 from agentkernel.testing import ScriptedModel, call, check_log
-from agentkernel.tools import ProcessLimits
+from agentkernel.tools import Policy, ProcessLimits, Rule
 
 PYTHON = shlex.quote(sys.executable)
 QUICK = ProcessLimits(grace=0.2)
@@ -95,13 +96,21 @@ async def test_a_command_that_ignores_its_end_is_gone_with_its_family(way: str) 
 
 @pytest.mark.case("PROC-02", "PROC-03")
 async def test_a_job_ends_with_its_leader_not_with_a_pipe() -> None:
-    """What it leaves behind is ended, and does not hold the job open."""
-    async with office(ScriptedModel(default=["ok"])) as (agent, jobs):
+    """What it leaves behind is ended, listed, and does not hold the job open."""
+    model = ScriptedModel(default=["ok"])
+    async with office(model) as (agent, jobs):
         body = command_job("sleep 600 & echo $!", limits=QUICK)
         job = jobs.start(agent, body, kind="c", title="leaves")
         assert await job.wait() == "completed"
         [pid] = [int(line) for line in job.output.split()]
         assert not runs(pid)
+        line = f"background process {pid} ended: sleep 600"
+        assert job.result is not None
+        assert line in job.result.text.splitlines()
+        left = {"pid": pid, "command": "sleep 600", "ended": True}
+        assert job.result.meta["survivors"] == (left,)
+        await agent.when_idle()
+    assert line in str(model.requests[0].messages[0])
 
 
 @pytest.mark.case("SUB-03")
@@ -111,6 +120,7 @@ async def test_a_model_runs_a_command_beside_its_turns() -> None:
         [call("job_start", command="pwd; sleep 600")], ["started"], default=["ok"]
     )
     async with office(model) as (agent, jobs):
+        Approvals(agent, Policy((Rule("allow", "job_*"),)))
         for tool in job_tools(jobs, cwd=os.sep):
             agent.tools.add(tool)
         agent.followup("go")

@@ -68,14 +68,22 @@ def command_job(
 
 def _command_result(group: ProcessGroup, job: Job) -> JobResult:
     lines = [f"exit code {group.exit_code}"]
-    left = [one for one in group.survivors if not one.ended]
-    lines += [f"still there: {one.pid} {one.command}" for one in left]
+    for left in group.survivors:
+        verb = "ended" if left.ended else "could not be ended and still runs"
+        lines.append(f"background process {left.pid} {verb}: {left.command}")
     if job.output:
         lines.append(job.output)
     return JobResult(
         "\n".join(lines),
         "completed" if group.exit_code == 0 else "failed",
-        meta={"exit_code": group.exit_code, "pid": group.pid},
+        meta={
+            "exit_code": group.exit_code,
+            "pid": group.pid,
+            "survivors": [
+                {"pid": one.pid, "command": one.command, "ended": one.ended}
+                for one in group.survivors
+            ],
+        },
     )
 
 
