@@ -135,3 +135,12 @@ async def test_a_model_runs_a_command_beside_its_turns() -> None:
         agent.followup("enough")
         await agent.when_idle()
         assert [one.status for one in jobs.of(agent)] == ["killed"]
+
+
+@pytest.mark.parametrize("command", ["", [], ()])
+def test_no_command_is_a_mistake_of_whoever_asks_for_it(
+    command: str | list[str],
+) -> None:
+    """It is told before there is a job."""
+    with pytest.raises(ValueError, match="no command"):
+        command_job(command)

@@ -278,3 +278,19 @@ async def test_jobs_belong_to_the_thread_of_their_kernel(verb: str) -> None:
         assert jobs.of(agent) == (job,)
         assert job.kill()
         assert await job.wait() == "killed"
+
+
+async def test_a_job_may_say_whatever_text_can_be() -> None:
+    """Half a character is replaced, as everywhere, and is no failure of the work."""
+
+    async def work(job: Job) -> JobResult:
+        job.write("caf\ud800\n")
+        job.write("caf\ud83d\ude00\n")
+        await trio.lowlevel.checkpoint()
+        return JobResult(job.output)
+
+    async with office(ScriptedModel(default=["ok"])) as (agent, jobs):
+        job = run(jobs, agent, work)
+        assert await job.wait() == "completed"
+        assert job.output == "caf\ufffd\ncaf\U0001f600\n"
+        await agent.when_idle()

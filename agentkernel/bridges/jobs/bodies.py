@@ -39,7 +39,12 @@ def command_job(
       env: the whole environment; None for one without what looks secret.
       limits: `grace` and `drain` count.
 
+    Raises:
+      ValueError: if there is no command.
+
     """
+    if not argv:
+        raise ValueError("there is no command to run")
 
     async def body(job: Job) -> JobResult:
         stopped: trio.Cancelled | None = None

@@ -89,7 +89,9 @@ class Job:
         Not a checkpoint.
         """
         self._check_thread("write")
-        self._output.write(data.encode() if isinstance(data, str) else data)
+        if isinstance(data, str):
+            data = ak.clean_text(data).encode()
+        self._output.write(data)
         self._release()
 
     async def wait_for_output(self) -> bool:
