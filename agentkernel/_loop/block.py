@@ -10,12 +10,13 @@ the same pass of the scheduler, and record it. Only then does it go on its way.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import trio
 from trio.lowlevel import enable_ki_protection
 
+from .._errors import StorageError
 from .._session.writer import Writer
 from .._util import new_id, wall_clock
 from ..abc import SessionStore
@@ -57,7 +58,8 @@ async def open_kernel(
 
     Raises:
       StorageError: when the block ends, if the last events of an agent could not be
-        written and the body raised nothing itself.
+        written and the body raised nothing itself; what the block raises has a note
+        for each session of which that is true and nobody was told.
 
     """
     commons = Commons(
@@ -87,11 +89,19 @@ async def open_kernel(
         except BaseExceptionGroup as group:
             # Nothing is left to wait for but the sentinel: an interruption came then.
             body_error = body_error or fatal_leaf(group) or group
-    if commons.fatal is not None:
-        raise commons.fatal
-    if body_error is not None:
-        raise body_error
+    leaving = commons.fatal or body_error
     if commons.contained:
-        raise ExceptionGroup("observers raised", commons.contained)
-    for failure in roster.close_failures:
-        raise failure
+        leaving = leaving or ExceptionGroup("observers raised", commons.contained)
+    leaving = _with_losses(leaving, roster.close_failures)
+    if leaving is not None:
+        raise leaving
+
+
+def _with_losses(
+    error: BaseException | None, losses: Mapping[str, StorageError]
+) -> BaseException | None:
+    """Note each session that was not written to its end; one loss is an error itself."""
+    for session_id, loss in losses.items():
+        error = error or loss
+        error.add_note(f"session {session_id!r} was not written to its end: {loss}")
+    return error

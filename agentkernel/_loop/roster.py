@@ -148,13 +148,13 @@ class Roster:
             driver.begin_disposal()
 
     @property
-    def close_failures(self) -> tuple[StorageError, ...]:
+    def close_failures(self) -> dict[str, StorageError]:
         """What could not be written when agents left, and nobody was told of."""
-        return tuple(
-            driver.close_failure
+        return {
+            driver.log.id: driver.close_failure
             for driver in self._failed
             if driver.close_failure is not None and not driver.failure_told
-        )
+        }
 
     def _driver_of(self, log: Log) -> Driver | None:
         agent = self.agents.get(log.id)

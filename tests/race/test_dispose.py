@@ -250,6 +250,31 @@ async def test_disposal_with_a_store_that_fails_is_finished_and_says_so(
             assert raise_again.agent.id == "other"
 
 
+@pytest.mark.clause("D3a")
+@pytest.mark.parametrize("boom", [False, True])
+async def test_every_session_that_was_not_written_to_its_end_is_named_on_leaving(
+    *, boom: bool
+) -> None:
+    """One failure is raised, or the body's own; the others are notes of it."""
+    store = FaultyStore(ak.MemoryStore())
+    with pytest.raises(KeyError if boom else ak.StorageError) as left:  # noqa: PT012  # leaving the block is what raises
+        async with ak.open_kernel(store) as kernel:
+            for name in ("one", "two", "told"):
+                handle = await kernel.create(name)
+            store.fail("write", times=float("inf"))
+            for agent in kernel.agents:
+                agent.inject("not written")
+            with pytest.raises(ak.StorageError, match="last durable event: 1"):
+                await handle.dispose()
+            if boom:
+                raise KeyError("boom")
+    error: BaseException = left.value
+    notes = "\n".join(error.__notes__)
+    assert "session 'one' was not written to its end: no space left" in notes
+    assert "session 'two' was not written to its end: no space left" in notes
+    assert "told" not in notes
+
+
 @pytest.mark.clause("C4a", "S4", "C10a")
 async def test_nested_child_is_stopped_through_its_parents_signal(
     kernel: ak.Kernel, agent: ak.Agent, model: ScriptedModel
