@@ -1,5 +1,8 @@
 """Asking for an approval: whether a call may run, and for what its body wants to do.
 
+Whether a call has to be approved is for listeners to say; a call that they say nothing
+about is decided by the mark of its tool, and an approval that nobody gives is a denial.
+
 A call that talks to another agent gets questions on the way. They go to the same
 listeners as the question whether the call may run at all. That one is put without
 the call's slot, so that an answer that takes long holds back no call that needs none.
@@ -10,19 +13,20 @@ in a job, and what that asks then could be stopped by nobody.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from .._session.events import TurnEnded
-from ..abc import ToolInvocation
+from ..abc import Tool, ToolInvocation
 from .dispatch import expect
-from .payload import Allow, Appended, Approve, Deny, PreExecute
+from .payload import Allow, Appended, Approve, Ask, Deny, PreExecute
 
 if TYPE_CHECKING:
     from .driver import Driver
 
-__all__ = ["allow", "ask_approval", "ask_without_slot", "nobody_to_ask"]
+__all__ = ["ask_approval", "ask_without_slot", "by_mark", "undecided"]
 
 
 async def ask_approval(
@@ -101,10 +105,24 @@ async def ask_without_slot(
     return decision
 
 
-async def allow(payload: PreExecute) -> Allow:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited
-    """Allow the call: the default decision."""
-    del payload
-    return Allow()  # noqa: ASYNC910  # waits only if it must
+def by_mark(tool: Tool) -> Allow | Ask:
+    """Decide as a tool is marked: what holds if no listener says otherwise.
+
+    The mark is `needs_approval`, an attribute that a tool may have. The question may be
+    waived, by whoever vouches for the call.
+    """
+    if getattr(tool, "needs_approval", False):
+        return Ask("its tool is marked as needing an approval", waivable=True)
+    return Allow()
+
+
+def undecided(tool: Tool) -> Callable[[PreExecute], Awaitable[Allow | Ask]]:
+    """Make what stands behind all listeners of `tools/pre-execute`."""
+
+    async def decide(_payload: PreExecute) -> Allow | Ask:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited
+        return by_mark(tool)  # noqa: ASYNC910  # waits only if it must
+
+    return decide
 
 
 async def nobody_to_ask(payload: Approve) -> Deny:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited

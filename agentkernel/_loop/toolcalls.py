@@ -44,7 +44,7 @@ from .._messages import (
 from .._session.events import ToolCalled, ToolReturned
 from .._session.repair import ABORTED, ABORTED_BEFORE_DISPATCH
 from ..abc import Tool, ToolInvocation, ToolOutput
-from .approval import allow, ask_without_slot
+from .approval import ask_without_slot, by_mark, undecided
 from .dispatch import expect
 from .failure import (
     cancelled_here,
@@ -266,11 +266,11 @@ class _Call:
         """
         dispatch, agent = self._driver.dispatch, self._driver.agent
         signal = self._turn.signal
-        decision: Allow | Ask | Deny = Allow()
+        decision: Allow | Ask | Deny = by_mark(tool)
         if dispatch.listeners(PreExecute):
             payload = PreExecute(agent, signal, self._invocation(arguments))
             with self._doing("listener", "tools/pre-execute"):
-                decision = await dispatch.waterfall(payload, allow)
+                decision = await dispatch.waterfall(payload, undecided(tool))
             self._refuse_if_stopped()
             expect(decision, Allow, Ask, Deny)
         if isinstance(decision, Ask):

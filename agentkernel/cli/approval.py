@@ -86,7 +86,7 @@ def read_answer(text: str, *, may_last: bool) -> Answer | None:
 
 def needs_approval(tool: Tool) -> bool:
     """Whether a tool wants to be asked about; tools that do not say so do not."""
-    return getattr(tool, "needs_approval", False) is True
+    return bool(getattr(tool, "needs_approval", False))
 
 
 def make_policy(

@@ -20,11 +20,11 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, Literal, Protocol, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from agentkernel import JsonObject, JsonValue, ToolSpec
+from agentkernel import JsonObject, JsonValue, Tool
 
 __all__ = ["Action", "Decision", "Policy", "Rule", "Syntax"]
 
@@ -118,16 +118,6 @@ class Decision(msgspec.Struct, frozen=True):
     grant: str = ""
 
 
-class _OfferedTool(Protocol):
-    """What `Policy.of_tools` looks at; a `FunctionTool`, for one."""
-
-    @property
-    def spec(self) -> ToolSpec: ...
-
-    @property
-    def needs_approval(self) -> bool: ...
-
-
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rules in order, and what to do if none fits.
 
@@ -146,23 +136,25 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of_tools(
         cls,
-        tools: Iterable[_OfferedTool],
+        tools: Iterable[Tool],
         *,
         rules: tuple[Rule, ...] = (),
         default: Action = "ask",
     ) -> Policy:
-        """Make a policy that asks about the tools that want it and allows the others.
+        """Make a policy of what tools say: ask about the marked ones, allow the others.
+
+        The mark is an attribute `needs_approval` that is true; a tool may do without.
 
         Args:
           tools: those that are offered; a name that is none of them gets `default`.
           rules: they stand before what the tools say about themselves.
-          default: also what is done about tools that want approval.
+          default: also what is done about tools that are marked.
 
         """
         allowed = tuple(
             Rule("allow", _literal(tool.spec.name), reason="it needs no approval")
             for tool in tools
-            if not tool.needs_approval
+            if not getattr(tool, "needs_approval", False)
         )
         return cls((*rules, *allowed), default)
 

@@ -54,8 +54,9 @@ class ToolOptions(TypedDict, total=False):
       isolation: `process` to run each call in a Python process of its own. The
         function must then be importable by name and take no `ToolInvocation`; it
         gets its arguments, and gives its result, as JSON.
-      needs_approval: whether a person should be asked before a call; approval
-        policies and the command line look at it, the tool itself does not.
+      needs_approval: whether somebody has to approve each call. With a policy it is
+        the policy that decides; where no listener does, `Approve` listeners are asked,
+        and with none the call is denied.
 
     """
 
@@ -79,7 +80,7 @@ class FunctionTool:
       parallel_safe: whether calls of it may overlap.
       max_seconds: the limit of one call.
       isolation: where it runs.
-      needs_approval: whether a person should be asked before a call.
+      needs_approval: whether somebody has to approve each call.
 
     """
 

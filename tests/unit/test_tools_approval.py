@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from agentkernel.tools import Action, FunctionTool, Policy, Rule
+from tests.race.rig import BodyTool, returns_done
 
 
 def action(policy: Policy, name: str, **arguments: str) -> str:
@@ -202,15 +203,27 @@ def test_a_policy_is_data_that_a_file_can_hold() -> None:
 
 
 def test_a_policy_of_tools_asks_about_those_that_want_it() -> None:
-    """The rest is allowed, by exact name; unknown tools get the default."""
+    """The rest is allowed, by exact name; unknown tools get the default.
+
+    A tool that is a class of somebody's own says nothing, or says it by an attribute.
+    """
 
     def look() -> None: ...
     def change() -> None: ...
 
+    marked = BodyTool("marked", returns_done)
+    vars(marked)["needs_approval"] = True
     policy = Policy.of_tools(
-        [FunctionTool(look), FunctionTool(change, needs_approval=True)],
+        [
+            FunctionTool(look),
+            FunctionTool(change, needs_approval=True),
+            BodyTool("plain", returns_done),
+            marked,
+        ],
         rules=(Rule("deny", "look", "path", "/*"),),
     )
+    assert action(policy, "plain") == "allow"
+    assert action(policy, "marked") == "ask"
     assert action(policy, "look") == "allow"
     assert action(policy, "look", path="/etc") == "deny"
     assert action(policy, "change") == "ask"
