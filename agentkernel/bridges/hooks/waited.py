@@ -68,6 +68,9 @@ class WaitedHooks:
 
         async def run(number: int, hook: Hook) -> None:
             one = await self._executor.run(hook, told[hook.dialect], signal=signal)
+            if signal.cancelled:
+                # Also if it has ended by itself: nobody reads what it said.
+                one = msgspec.structs.replace(one, cancelled=True)
             runs[number], verdicts[number] = one, judge(hook, one)
             verdicts[number] = await self._spill.fitted(verdicts[number])
 
