@@ -10,8 +10,14 @@ import pytest
 import trio
 
 import agentkernel as ak
-from agentkernel.bridges.workflow import Flow, run_workflow
-from agentkernel.bridges.workflow.record import BEGUN, DONE
+from agentkernel.bridges.subagents import Report
+from agentkernel.bridges.workflow import (
+    Flow,
+    run_workflow,
+    workflow_ending,
+)
+from agentkernel.bridges.workflow.record import BEGUN, DONE, ENDED
+from agentkernel.testing import check_log
 from tests.race.flows import OPTIONS, Echo, notes, opened
 from tests.race.parts import stored
 
@@ -238,3 +244,83 @@ async def test_of_two_runs_with_one_record_one_is_told_that_it_is_busy(
             nursery.start_soon(run)
             nursery.start_soon(run)
     assert sorted(told) == ["A", "SessionBusyError"]
+
+
+async def endings(store: ak.SessionStore, record: str = "w") -> list[str]:
+    """List how a record's runs and agents ended, in order."""
+    found: list[str] = []
+    for event in await stored(store, record):
+        fact = event.data
+        if isinstance(fact, ak.SubagentDescribed) and fact.ending is not None:
+            found.append(f"child {fact.ending.kind}")
+        if not isinstance(fact, ak.Extension) or not isinstance(fact.body, dict):
+            continue
+        if fact.name == DONE:
+            report = msgspec.convert(fact.body["report"], Report)
+            found.append(f"agent {report.ending}")
+        elif fact.name == ENDED:
+            found.append(f"run {fact.body['ending']}")
+    return found
+
+
+@pytest.mark.clause("D5a")
+async def test_a_resume_says_of_what_a_crash_cut_off_that_it_was_interrupted() -> None:
+    """Runs and agents that were open are closed once, by whoever goes on with them."""
+    first = ak.MemoryStore()
+    async with opened(Echo(), first) as kernel:
+        await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+    async with first:
+        record = await stored(first, "w")
+        child = next(
+            e.data.child for e in record if isinstance(e.data, ak.SubagentDescribed)
+        )
+        begun = next(
+            e.seq
+            for e in record
+            if isinstance(e.data, ak.Extension) and e.data.name == BEGUN
+        )
+    store = await copied(first, {"w": begun, child: 5})
+    async with store:
+        assert workflow_ending(await stored(store, "w")) == "interrupted"
+    ran = ["child completed", "agent completed", "run completed"]
+    cut_off = ["child interrupted", "agent interrupted", "run interrupted"]
+    for _ in range(2):
+        async with opened(Echo(), store) as kernel:
+            await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+            found = await endings(kernel.store)
+            check_log(await stored(kernel.store, "w"))
+            assert found[:3] == cut_off
+            assert found[3:6] == ran
+            assert set(found[6:]) <= {"run completed"}
+            assert workflow_ending(await stored(kernel.store, "w")) == "completed"
+
+
+async def test_an_agent_that_ended_well_is_not_called_interrupted() -> None:
+    """Its session says how it ended, though nobody came to write that down."""
+    first = ak.MemoryStore()
+    async with opened(Echo(), first) as kernel:
+        await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+    async with first:
+        record = await stored(first, "w")
+        begun = next(
+            e.seq
+            for e in record
+            if isinstance(e.data, ak.Extension) and e.data.name == BEGUN
+        )
+    async with opened(Echo(), await copied(first, {"w": begun})) as kernel:
+        done = await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+        assert done.started == 0
+        assert await endings(kernel.store) == [
+            "child completed",
+            "run interrupted",
+            "agent completed",
+            "run completed",
+        ]
+
+
+async def test_a_session_that_is_no_record_has_no_ending_of_a_workflow() -> None:
+    """A listing can ask it of every session."""
+    async with opened(Echo()) as kernel:
+        async with kernel.open("s", model="m"):
+            pass
+        assert workflow_ending(await stored(kernel.store, "s")) is None

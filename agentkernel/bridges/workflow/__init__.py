@@ -2,6 +2,10 @@
 
 from .agents import WorkflowRun as WorkflowRun
 from .flow import Flow as Flow
+from .record import (
+    WorkflowEnding as WorkflowEnding,
+    workflow_ending as workflow_ending,
+)
 from .run import (
     WorkflowOptions as WorkflowOptions,
     WorkflowResult as WorkflowResult,

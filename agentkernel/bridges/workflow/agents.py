@@ -19,7 +19,7 @@ from agentkernel.bridges.subagents import (
 )
 
 from .opening import read_all
-from .record import BEGUN, DONE, Record, digest_of, report_body
+from .record import BEGUN, Record, digest_of, done
 from .trace import Trace
 from .values import Progress, WorkflowLimitError, WorkflowLimits
 
@@ -119,7 +119,7 @@ class WorkflowRun:
         report = Trace(prompt, events).report(child, schema, unfinished="interrupted")
         if not report.ok:
             return None
-        self.agent.session.append(_done(key, report))
+        self.agent.session.append(done(key, report))
         await self.agent.session.flush()
         return report
 
@@ -159,12 +159,8 @@ class WorkflowRun:
             "description": f"{self.phase} {position}".strip(),
         }
         report = await self._subagents.run(self.agent, prompt, **options)
-        session.append(_done(key, report))
+        session.append(done(key, report))
         if report.usage is not None:
             usage = report.usage
             self.tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
         return report
-
-
-def _done(key: str, report: Report) -> ak.Extension:
-    return ak.Extension(DONE, {"key": key, "report": report_body(report)})

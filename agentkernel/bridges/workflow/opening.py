@@ -7,14 +7,19 @@ messages that wait, is what a crash leaves of a record, and becomes one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgspec
 import trio
 
 import agentkernel as ak
+from agentkernel.bridges.subagents import Report
+from agentkernel.bridges.subagents.values import failure_of
 
-from .record import Record
+from .record import ENDED, Record, done
 from .values import WorkflowRecordError
 
-__all__ = ["open_record", "read_all", "read_record"]
+__all__ = ["close_left", "open_record", "read_all", "read_record"]
 
 _PAGE = 500
 
@@ -75,6 +80,43 @@ async def read_record(session: ak.Session) -> Record:
     if record.used and not record.is_record:
         raise WorkflowRecordError(session.id)
     return record
+
+
+async def close_left(agent: ak.Agent, record: Record) -> None:
+    """Say in a record how the agents and the run ended that a crash cut off.
+
+    An agent that had completed keeps its place: its result is taken from its session
+    when it is asked for. Always a checkpoint.
+
+    Cancellation:
+      Some of it was said; the next run says the rest.
+
+    """
+    session = agent.session
+    ended: dict[str, ak.Ending] = {}
+    for child in {*record.open.values(), *(fact.child for fact in record.lost)}:
+        ended[child] = _ending(await read_all(agent.kernel.store, child))
+    for fact in record.lost:
+        session.append(msgspec.structs.replace(fact, ending=ended[fact.child]))
+    for key, child in record.open.items():
+        ending = ended[child]
+        if ending.kind != "completed":
+            failure = failure_of(ending.kind, ending.message)
+            session.append(done(key, Report(child, ending.kind, failure=failure)))
+    if record.ending == "interrupted":
+        session.append(ak.Extension(ENDED, {"ending": "interrupted"}))
+    await trio.lowlevel.checkpoint()
+
+
+def _ending(events: Iterable[ak.SessionEvent]) -> ak.Ending:
+    """Say how the last turn ended of a session that nothing runs in any more."""
+    ending = ak.Ending("interrupted")
+    for event in events:
+        if isinstance(event.data, ak.TurnEnded):
+            ending = event.data.reason
+        elif isinstance(event.data, ak.TurnStarted):
+            ending = ak.Ending("interrupted")
+    return ending
 
 
 async def read_all(store: ak.SessionStore, session_id: str) -> list[ak.SessionEvent]:

@@ -9,20 +9,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Final, cast, final
+from typing import Final, Literal, TypeAlias, cast, final
 
 import msgspec
 
 import agentkernel as ak
-from agentkernel.bridges.subagents import Persona, Report
+from agentkernel.bridges.subagents import Persona, Report, lost_children
 
-__all__ = ["BEGUN", "DONE", "ENDED", "PHASE", "STARTED", "Record", "digest_of"]
+__all__ = [
+    "BEGUN",
+    "DONE",
+    "ENDED",
+    "PHASE",
+    "STARTED",
+    "Record",
+    "WorkflowEnding",
+    "digest_of",
+    "done",
+    "workflow_ending",
+]
 
 STARTED: Final = "workflow/started"
 PHASE: Final = "workflow/phase"
 BEGUN: Final = "workflow/agent-started"
 DONE: Final = "workflow/agent-ended"
 ENDED: Final = "workflow/ended"
+
+WorkflowEnding: TypeAlias = Literal["completed", "failed", "cancelled", "interrupted"]
 
 
 def digest_of(prompt: str, persona: Persona, schema: ak.JsonValue) -> str:
@@ -32,10 +45,10 @@ def digest_of(prompt: str, persona: Persona, schema: ak.JsonValue) -> str:
     return hashlib.sha256(encoded).hexdigest()[:32]
 
 
-def report_body(report: Report) -> ak.JsonObject:
-    """Make what the session keeps of a report."""
-    body: dict[str, ak.JsonValue] = msgspec.to_builtins(report)
-    return body
+def done(key: str, report: Report) -> ak.Extension:
+    """Make the fact that an agent has ended."""
+    body: dict[str, ak.JsonValue] = {"key": key, "report": msgspec.to_builtins(report)}
+    return ak.Extension(DONE, body)
 
 
 @final
@@ -45,7 +58,8 @@ class Record:
     Attributes:
       known: results that can be used again, by key; the last one counts.
       open: the sessions of agents that have begun and whose result is not here, by key.
-      is_record: whether the session says that it is the record of a workflow.
+      ending: how the last run ended, `interrupted` if the record does not say so; None
+        if there was none.
       used: whether anything has happened in it but that messages came.
 
     """
@@ -53,21 +67,36 @@ class Record:
     def __init__(self) -> None:
         self.known: dict[str, Report] = {}
         self.open: dict[str, str] = {}
-        self.is_record = False
+        self.ending: WorkflowEnding | None = None
         self.used = False
+        self._children: list[ak.SessionEvent] = []
 
     def take(self, events: Iterable[ak.SessionEvent]) -> None:
         """Go on with the next events."""
         for event in events:
             fact = event.data
+            if isinstance(fact, ak.SessionHeader | ak.SubagentDescribed):
+                self._children.append(event)
             if not isinstance(fact, ak.SessionHeader | ak.InboxSpliced):
                 self.used = True
             if isinstance(fact, ak.Extension) and isinstance(fact.body, Mapping):
                 self._take_note(fact.name, fact.body)
 
+    @property
+    def is_record(self) -> bool:
+        """Whether the session says that it is the record of a workflow."""
+        return self.ending is not None
+
+    @property
+    def lost(self) -> list[ak.SubagentDescribed]:
+        """Agents that were named and did not come to an ending, as if interrupted."""
+        return lost_children(self._children)
+
     def _take_note(self, name: str, body: ak.JsonObject) -> None:
         if name == STARTED:
-            self.is_record = True
+            self.ending = "interrupted"
+        elif name == ENDED and self.is_record:
+            self.ending = msgspec.convert(body["ending"], WorkflowEnding)
         elif name == BEGUN:
             self.open[str(body["key"])] = str(body["child"])
         elif name == DONE:
@@ -76,6 +105,24 @@ class Record:
             report = msgspec.convert(_plain(body["report"]), Report)
             if report.ok:
                 self.known[key] = report
+
+
+def workflow_ending(events: Iterable[ak.SessionEvent]) -> WorkflowEnding | None:
+    """Say how the last run of a workflow ended that a session is the record of.
+
+    Meant for sessions that nobody holds: a run that goes on has no ending yet, and is
+    called interrupted. Not a checkpoint.
+
+    Args:
+      events: those of one session, from its header on.
+
+    Returns:
+      None if the session is no record.
+
+    """
+    record = Record()
+    record.take(events)
+    return record.ending
 
 
 def _plain(value: ak.JsonValue) -> object:

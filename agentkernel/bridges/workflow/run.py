@@ -8,18 +8,17 @@ from typing import Generic, TypeVar, final
 import msgspec
 
 import agentkernel as ak
-from agentkernel.bridges.subagents import Subagents
+from agentkernel.bridges.subagents import MAX_DEPTH, Subagents
 
 from .agents import WorkflowRun
 from .flow import Flow
-from .opening import open_record, read_record
+from .opening import close_left, open_record, read_record
 from .record import ENDED, STARTED
 from .values import Progress, WorkflowLimits
 
 __all__ = ["WorkflowOptions", "WorkflowResult", "run_workflow"]
 
 T = TypeVar("T")
-_DEEP = 1000
 
 
 class WorkflowOptions(msgspec.Struct, frozen=True, eq=False):
@@ -101,8 +100,9 @@ async def run_workflow(
         kernel, session_id, tools=ways.tools, options=base, parent=ways.parent
     ) as agent:
         record = await read_record(agent.session)
-        # Deep enough for any: what bounds a workflow is its own limits.
-        subagents = Subagents(max_depth=_DEEP, max_children=ways.limits.at_once)
+        await close_left(agent, record)
+        # As deep as may be: what bounds a workflow is its own limits.
+        subagents = Subagents(max_depth=MAX_DEPTH, max_children=ways.limits.at_once)
         run = WorkflowRun(
             agent,
             subagents,
