@@ -13,9 +13,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
 from agentkernel.bridges.jobs import Job, JobResult, Jobs
-from agentkernel.testing import ScriptedModel, check_log
+from agentkernel.testing import ScriptedModel, check_log, run_under_schedules
 from tests.race.office import notices, office
-from tests.race.parts import stored, texts
+from tests.race.parts import once, stored, texts
 
 
 class Speechless(Exception):
@@ -244,6 +244,51 @@ async def test_a_job_that_no_log_can_hold_is_not_started(kind: object) -> None:
         await wait_all_tasks_blocked()
         assert not jobs.of(agent)
         assert not ran
+
+
+@pytest.mark.clause("C11d")
+def test_a_job_that_has_ended_is_waited_for_by_nobody_else() -> None:
+    """Who waits for a killed job finds an agent that does not, in any order of tasks."""
+
+    async def late(_job: Job) -> JobResult:
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            return JobResult("done all the same")
+        raise AssertionError
+
+    async def story() -> None:
+        async with office(ScriptedModel(default=["ok"])) as (agent, jobs):
+            job = run(jobs, agent, late)
+            await wait_all_tasks_blocked()
+            job.kill()
+            assert [b.name for b in agent.blockers()] == [f"{job.id} test"]
+            assert await job.wait() == "completed"
+            assert [b.kind for b in agent.blockers() if b.kind == "job"] == []
+
+    run_under_schedules(story, seeds=range(20))
+
+
+@pytest.mark.clause("C4c", "C4d")
+async def test_the_work_of_a_job_is_its_owners_whoever_started_it() -> None:
+    """Not that of the agent whose observer asked for it, nor of nobody."""
+    seen: list[ak.Agent | None] = []
+
+    async def work(_job: Job) -> JobResult:
+        await trio.lowlevel.checkpoint()
+        seen.append(ak.current_agent())
+        return JobResult()
+
+    async with office(ScriptedModel(default=["ok"])) as (owner, jobs):
+        await run(jobs, owner, work).wait()
+        await run(jobs, owner, work).wait()
+        async with owner.kernel.open("other", model="m") as other:
+            once(other, "turn/start", lambda: run(jobs, owner, work))
+            other.followup("go")
+            await other.when_idle()
+            await jobs.of(owner)[-1].wait()
+        await owner.when_idle()
+    assert seen == [owner] * 3
 
 
 VERBS: dict[str, Callable[[Jobs, Job], object]] = {

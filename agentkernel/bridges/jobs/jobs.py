@@ -195,7 +195,7 @@ class Jobs:
     def _gone(self, payload: ak.AgentDisposed) -> None:
         self._held.pop(payload.agent, None)
 
-    async def _run(self, job: Job, body: JobBody) -> None:
+    async def _run(self, job: Job, body: JobBody) -> None:  # noqa: ASYNC910  # its first step is a checkpoint
         """Run a job's work and record how it ended.
 
         Always a checkpoint.
@@ -206,7 +206,7 @@ class Jobs:
         """
         try:
             # What was told to end before its first step does not begin.
-            await trio.lowlevel.checkpoint_if_cancelled()
+            await trio.lowlevel.checkpoint()
             result = returned(await body(job))
         except BaseException as error:  # noqa: ASYNC103  # the boundary of a job: what it raises is how it ended
             ending, failure = raised(error, killed=job.was_killed)
@@ -215,7 +215,6 @@ class Jobs:
                 raise
         else:
             self._end(job, result.ending, result)
-        await trio.lowlevel.checkpoint()
 
     def _end(self, job: Job, ending: JobEnding, result: JobResult) -> None:
         """Record an end: its fact, its notice and its place, in one act."""
