@@ -213,9 +213,12 @@ class Writer:
 
     async def _try(self, batch: list[Append], owners: list[Log]) -> StorageError | None:
         """Write one batch; on success mark its events durable."""
-        lost: set[str] = set()
+        displaced: Sequence[Claim] = ()
         try:
-            lost = {claim.session_id for claim in await self._shielded(batch)}
+            if self.store.waits:
+                displaced = await self._shielded(batch)
+            else:
+                displaced = await self.store.write(batch)
         except StorageError as error:
             return error  # noqa: ASYNC910  # waits only if it must
         except Exception as error:  # a store may be anybody's
@@ -228,6 +231,14 @@ class Writer:
                 raise
             self.on_fatal(error)
             return StorageError(type(error).__name__)  # noqa: ASYNC910  # waits only if it must
+        self._written(batch, owners, displaced)
+        return None
+
+    def _written(
+        self, batch: list[Append], owners: list[Log], displaced: Sequence[Claim]
+    ) -> None:
+        """Mark what was written durable, but for the sessions that others own now."""
+        lost = {claim.session_id for claim in displaced} if displaced else ()
         for append, log in zip(batch, owners, strict=True):
             if log.id in lost:
                 self._displace(log)
@@ -237,19 +248,16 @@ class Writer:
                 logger.warning("session %s can be written again", log.id)
                 if log.on_recovered is not None:
                     log.on_recovered()
-        return None
 
     async def _shielded(self, batch: list[Append]) -> Sequence[Claim]:
-        """Have the store write, whatever becomes of who asked for it.
+        """Have a store that waits write, whatever becomes of who asked for it.
 
-        A checkpoint only if the store waits.
+        Always a checkpoint.
 
         Cancellation:
           Shielded: a write that has begun is finished.
 
         """
-        if not self.store.waits:
-            return await self.store.write(batch)
         displaced: Sequence[Claim] = ()
         with trio.CancelScope(shield=True):
             displaced = await self.store.write(batch)
