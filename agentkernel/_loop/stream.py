@@ -24,7 +24,7 @@ from .._messages import (
     UsageChunk,
 )
 from .._session.events import StreamedChunk
-from .._session.repair import merge_chunks
+from .._session.repair import merge_blocks
 
 __all__ = ["Answer", "parse_arguments"]
 
@@ -42,11 +42,13 @@ class Answer:
 
     """
 
-    __slots__ = ("_order", "delivered", "finish", "usage")
+    __slots__ = ("_order", "_run", "delivered", "finish", "usage")
 
     def __init__(self) -> None:
         # The blocks so far: runs of shown chunks, and single calls between them.
         self._order: list[list[StreamedChunk] | ToolCallChunk] = []
+        # The run at the end, while nothing has come behind it.
+        self._run: list[StreamedChunk] | None = None
         self.delivered = False
         self.usage: Usage | None = None
         self.finish: str | None = None
@@ -58,9 +60,11 @@ class Answer:
           ModelError: if the answer had ended before, or it is no chunk.
 
         """
-        if isinstance(chunk, (TextChunk, ReasoningChunk)):
-            _require(chunk.text)
-            return self._show(_cleaned(chunk)) if chunk.text else None
+        if isinstance(chunk, TextChunk) or isinstance(chunk, ReasoningChunk):  # noqa: SIM101  # text is what most chunks are: half of the tuple's price
+            text = _clean(chunk.text)
+            if not text:
+                return None
+            return self._show(chunk if text is chunk.text else type(chunk)(text))
         chunk = _sound(chunk)
         if isinstance(chunk, UsageChunk):
             self.usage = _newer(self.usage, chunk.usage)
@@ -72,6 +76,7 @@ class Answer:
             return None
         if isinstance(chunk, ToolCallChunk):
             self._order.append(chunk)
+            self._run = None
             return None
         assert isinstance(chunk, ReasoningEndChunk)
         return self._show(chunk)
@@ -85,7 +90,7 @@ class Answer:
         number = 0
         for part in self._order:
             if isinstance(part, list):
-                content += merge_chunks(part).content
+                content += merge_blocks(part)
             elif self.finish != "max-tokens":
                 number += 1
                 content.append(_call(part, f"call_{turn}_{step}_{number}"))
@@ -94,12 +99,11 @@ class Answer:
     def _show(self, chunk: StreamedChunk) -> StreamedChunk:
         if self.finish is not None:
             raise ModelError("the stream went on after its end", code="server")
-        last = self._order[-1] if self._order else None
-        if isinstance(last, list):
-            last.append(chunk)
-        else:
-            self._order.append([chunk])
-        self.delivered = True
+        if self._run is None:
+            self._run = []
+            self._order.append(self._run)
+            self.delivered = True
+        self._run.append(chunk)
         return chunk
 
 
@@ -140,9 +144,16 @@ def _call(chunk: ToolCallChunk, call_id: str) -> ToolCall:
     )
 
 
-def _require(text: object) -> None:
+def _clean(text: object) -> str:
+    """Clean what a model gives as text.
+
+    Raises:
+      ModelError: if it is none.
+
+    """
     if not isinstance(text, str):
         raise ModelError(f"the model gave a {type(text).__name__} as text")
+    return clean_text(text)
 
 
 def _sound(chunk: Chunk) -> Chunk:
@@ -163,11 +174,6 @@ def _sound(chunk: Chunk) -> Chunk:
     except (msgspec.ValidationError, TypeError) as error:
         text = f"the model gave a {kind.__name__} that is none: {error}"
         raise ModelError(text) from None
-
-
-def _cleaned(chunk: TextChunk | ReasoningChunk) -> TextChunk | ReasoningChunk:
-    text = clean_text(chunk.text)
-    return chunk if text is chunk.text else type(chunk)(text)
 
 
 def _newer(old: Usage | None, new: Usage) -> Usage:

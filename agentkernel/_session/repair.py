@@ -47,6 +47,7 @@ __all__ = [
     "closing_facts",
     "discard_facts",
     "failed_result",
+    "merge_blocks",
     "merge_chunks",
     "repair_facts",
     "return_claimed",
@@ -163,37 +164,50 @@ def failed_result(
 
 
 def merge_chunks(chunks: Iterable[StreamedChunk]) -> AssistantMessage:
-    """Make a cut-off message of streamed chunks: all that was shown, and no calls.
+    """Make a cut-off message of streamed chunks: all that was shown, and no calls."""
+    return AssistantMessage(merge_blocks(chunks), interrupted=True)
 
-    Adjacent chunks of one kind form one block. A reasoning block is sealed only by
-    its own end chunk; one that was cut stays without a signature.
+
+def merge_blocks(
+    chunks: Iterable[StreamedChunk],
+) -> tuple[TextBlock | ReasoningBlock, ...]:
+    """Make one block of each run of adjacent chunks of one kind.
+
+    A reasoning block is sealed only by its own end chunk; one that was cut stays
+    without a signature.
     """
-    content: list[TextBlock | ReasoningBlock | ToolCall] = []
-    text: list[str] = []
+    blocks: list[TextBlock | ReasoningBlock] = []
+    run: list[str] = []
     kind: type[TextChunk | ReasoningChunk] | None = None
-
-    def close(signature: str | None = None, data: str | None = None) -> None:
-        nonlocal kind
-        joined = "".join(text)
-        text.clear()
-        if kind is TextChunk and joined:
-            content.append(TextBlock(joined))
-        elif kind is ReasoningChunk or data is not None or signature is not None:
-            content.append(ReasoningBlock(joined, signature=signature, data=data))
-        kind = None
-
     for chunk in chunks:
-        if isinstance(chunk, ReasoningEndChunk):
-            if kind is TextChunk:
-                close()
-            close(chunk.signature, chunk.data)
-        else:
+        if not isinstance(chunk, ReasoningEndChunk):
             if kind is not type(chunk):
-                close()
-                kind = type(chunk)
-            text.append(chunk.text)
-    close()
-    return AssistantMessage(tuple(content), interrupted=True)
+                _close(blocks, kind, run)
+                kind, run = type(chunk), []
+            run.append(chunk.text)
+            continue
+        seal = {"signature": chunk.signature, "data": chunk.data}
+        if kind is ReasoningChunk:
+            blocks.append(ReasoningBlock("".join(run), **seal))
+        else:
+            _close(blocks, kind, run)
+            if chunk != ReasoningEndChunk():
+                blocks.append(ReasoningBlock("", **seal))
+        kind, run = None, []
+    _close(blocks, kind, run)
+    return tuple(blocks)
+
+
+def _close(
+    blocks: list[TextBlock | ReasoningBlock],
+    kind: type[TextChunk | ReasoningChunk] | None,
+    run: list[str],
+) -> None:
+    """Append the block of a run that no end chunk has sealed, if it says anything."""
+    if kind is ReasoningChunk:
+        blocks.append(ReasoningBlock("".join(run)))
+    elif text := "".join(run):
+        blocks.append(TextBlock(text))
 
 
 def visible(message: AssistantMessage) -> bool:
