@@ -13,11 +13,15 @@ import agentkernel as ak
 from agentkernel.bridges.subagents import Report
 from agentkernel.bridges.workflow import (
     Flow,
+    Progress,
+    WorkflowLimitError,
+    WorkflowLimits,
+    WorkflowOptions,
     run_workflow,
     workflow_ending,
 )
 from agentkernel.bridges.workflow.record import BEGUN, DONE, ENDED
-from agentkernel.testing import check_log
+from agentkernel.testing import Gate, check_log
 from tests.race.flows import OPTIONS, Echo, notes, opened
 from tests.race.parts import stored
 
@@ -324,3 +328,109 @@ async def test_a_session_that_is_no_record_has_no_ending_of_a_workflow() -> None
         async with kernel.open("s", model="m"):
             pass
         assert workflow_ending(await stored(kernel.store, "s")) is None
+
+
+@pytest.mark.parametrize("inner", [True, False])
+async def test_a_workflow_that_was_stopped_is_recorded_as_cancelled(
+    inner: bool,  # noqa: FBT001  # pytest's
+) -> None:
+    """Not as failed; each agent that began is told of as ended, and recorded.
+
+    Stopped by a scope in the kernel's block, or by the one around it.
+    """
+    gate = Gate()
+    told: list[tuple[str, str, str]] = []
+    store = ak.MemoryStore()
+
+    def tell(progress: Progress) -> None:
+        ending = "" if progress.report is None else progress.report.ending
+        told.append((progress.kind, progress.position, ending))
+
+    async def work(flow: Flow) -> list[ak.JsonValue]:
+        return [await flow.agent("a"), await flow.agent("b")]
+
+    ways = WorkflowOptions(model="m", on_progress=tell)
+    with trio.CancelScope() as outer:
+        async with ak.open_kernel(store, strict=True) as kernel:
+            kernel.models.register("m", Echo({"b": gate}))
+            async with trio.open_nursery() as nursery:
+                scope = nursery.cancel_scope if inner else outer
+
+                async def stop() -> None:
+                    await gate.reached()
+                    scope.cancel()
+
+                nursery.start_soon(stop)
+                await run_workflow(kernel, work, session_id="w", options=ways)
+    kind = "aborted" if inner else "disposed"
+    assert told == [
+        ("started", "1", ""),
+        ("ended", "1", "completed"),
+        ("started", "2", ""),
+        ("ended", "2", kind),
+    ]
+    async with store:
+        assert await endings(store) == [
+            "child completed",
+            "agent completed",
+            f"child {kind}",
+            f"agent {kind}",
+            "run cancelled",
+        ]
+        assert workflow_ending(await stored(store, "w")) == "cancelled"
+
+
+async def test_an_agent_that_a_sibling_ended_is_recorded_and_told_of_as_well() -> None:
+    """And is run again by the next run."""
+    gate = Gate()
+    told: list[tuple[str, str]] = []
+
+    async def work(flow: Flow) -> list[ak.JsonValue]:
+        async def second(branch: Flow) -> ak.JsonValue:
+            await gate.reached()
+            raise ValueError("second")
+
+        return await flow.parallel([one, second])
+
+    async with opened(Echo({"a": gate})) as kernel:
+        ways = WorkflowOptions(
+            model="m", on_progress=lambda p: told.append((p.kind, p.position))
+        )
+        with pytest.raises(ValueError, match="second"):
+            await run_workflow(kernel, work, session_id="w", options=ways)
+        assert told == [("started", "1.0.1"), ("ended", "1.0.1")]
+        assert await endings(kernel.store) == [
+            "child aborted",
+            "agent aborted",
+            "run failed",
+        ]
+        gate.open()
+
+        async def alone(flow: Flow) -> list[ak.JsonValue]:
+            return await flow.parallel([one])
+
+        done = await run_workflow(kernel, alone, session_id="w", options=ways)
+        assert (done.value, done.started) == (["A"], 1)
+
+
+async def test_tokens_of_an_agent_that_was_stopped_count(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A limit of time within a workflow is no way around the limit of tokens."""
+    gate = Gate()
+
+    class Slow(Echo):
+        async def _chunks(self, text: str) -> AsyncIterator[ak.Chunk]:
+            yield ak.UsageChunk(ak.Usage(input_tokens=30, output_tokens=4))
+            await gate.wait()
+            yield ak.FinishChunk("stop")
+
+    async def work(flow: Flow) -> None:
+        with trio.move_on_after(5):
+            await flow.agent("a")
+        await flow.agent("b")
+
+    async with opened(Slow()) as kernel:
+        ways = WorkflowOptions(model="m", limits=WorkflowLimits(tokens=34))
+        with pytest.raises(WorkflowLimitError, match="tokens"):
+            await run_workflow(kernel, work, session_id="w", options=ways)

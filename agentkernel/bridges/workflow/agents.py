@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import final
 
+import msgspec
 import trio
 
 import agentkernel as ak
@@ -17,7 +19,9 @@ from agentkernel.bridges.subagents import (
     SchemaLike,
     Subagents,
 )
+from agentkernel.bridges.subagents.values import ChildEnding
 
+from .fault import is_stop
 from .opening import read_all
 from .record import BEGUN, Record, digest_of, done
 from .trace import Trace
@@ -26,6 +30,17 @@ from .values import Progress, WorkflowLimitError, WorkflowLimits
 __all__ = ["WorkflowRun"]
 
 _log = logging.getLogger(__name__)
+
+
+class _Asked(msgspec.Struct, frozen=True, eq=False):
+    """What one agent is asked, and where."""
+
+    position: str
+    key: str
+    prompt: str
+    persona: Persona
+    like: SchemaLike | None
+    schema: AnswerSchema | None
 
 
 @final
@@ -80,29 +95,29 @@ class WorkflowRun:
         Always a checkpoint.
 
         Cancellation:
-          The agent is stopped; its result is not recorded, and is not used again.
+          The agent is stopped, and recorded as such: a later run asks it again, unless
+          it was done by then.
 
         """
         schema = None if like is None else AnswerSchema(like)
         digest = digest_of(prompt, persona, None if schema is None else schema.schema)
-        key = f"{position} {digest}"
-        label = persona.name
+        asked = _Asked(position, f"{position} {digest}", prompt, persona, like, schema)
         await trio.lowlevel.checkpoint()
-        known = self._known.get(key) or await self._recovered(key, prompt, schema)
+        known = self._known.get(asked.key) or await self._recovered(asked)
         if known is not None:
-            self.tell(Progress("reused", self.phase, position, label, known))
+            self.tell(Progress("reused", self.phase, position, persona.name, known))
             return known
         async with self._slots:
             self._admit()
             phase = self.phase
-            report = await self._run(key, prompt, persona, like)
+            report = await self._run(asked, phase)
         # Nobody acts on a result that a crash could still take back.
         await self.agent.session.flush()
-        self.tell(Progress("ended", phase, position, label, report))
+        self.tell(Progress("ended", phase, position, persona.name, report))
         return report
 
     async def _recovered(  # noqa: ASYNC910  # waits only if it must
-        self, key: str, prompt: str, schema: AnswerSchema | None
+        self, asked: _Asked
     ) -> Report | None:
         """Find the result of an agent that ended when its run was cut off.
 
@@ -112,14 +127,16 @@ class WorkflowRun:
           Nothing was used; a later run finds it again.
 
         """
-        child = self._open.get(key)
+        child = self._open.get(asked.key)
         if child is None:
             return None  # noqa: ASYNC910  # waits only if it must
         events = await read_all(self.agent.kernel.store, child)
-        report = Trace(prompt, events).report(child, schema, unfinished="interrupted")
+        report = Trace(asked.prompt, events).report(
+            child, asked.schema, unfinished="interrupted"
+        )
         if not report.ok:
             return None
-        self.agent.session.append(done(key, report))
+        self.agent.session.append(done(asked.key, report))
         await self.agent.session.flush()
         return report
 
@@ -132,9 +149,7 @@ class WorkflowRun:
             raise WorkflowLimitError(f"the limit of {limits.tokens} tokens is reached")
         self.started += 1
 
-    async def _run(
-        self, key: str, prompt: str, persona: Persona, like: SchemaLike | None
-    ) -> Report:
+    async def _run(self, asked: _Asked, phase: str) -> Report:
         """Run one agent and record its result.
 
         Always a checkpoint.
@@ -143,24 +158,42 @@ class WorkflowRun:
           As `ask`.
 
         """
-        session, position = self.agent.session, key.partition(" ")[0]
+        session = self.agent.session
+        label = asked.persona.name
+        opened: list[ak.Agent] = []
 
         def begun(child: ak.Agent) -> None:
-            body = {"key": key, "child": child.id, "phase": self.phase}
+            opened.append(child)
+            child.on(ak.Appended, self._count)
+            body = {"key": asked.key, "child": child.id, "phase": phase}
             # On disk before the child begins: its parent's log is flushed next.
             session.append(ak.Extension(BEGUN, body))
-            self.tell(Progress("started", self.phase, position, persona.name))
+            self.tell(Progress("started", phase, asked.position, label))
 
         options: ChildOptions = {
-            "persona": persona,
-            "schema": like,
+            "persona": asked.persona,
+            "schema": asked.like,
             "signal": self.signal,
             "on_open": begun,
-            "description": f"{self.phase} {position}".strip(),
+            "description": f"{phase} {asked.position}".strip(),
         }
-        report = await self._subagents.run(self.agent, prompt, **options)
-        session.append(done(key, report))
-        if report.usage is not None:
-            usage = report.usage
-            self.tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
+        try:
+            report = await self._subagents.run(self.agent, asked.prompt, **options)
+        except BaseException as error:
+            ending: ChildEnding = "aborted" if is_stop(error) else "error"
+            for child in opened:
+                trace = Trace(asked.prompt, child.session.events)
+                report = trace.report(child.id, asked.schema, unfinished=ending)
+                # The record closes early if the end of its agent was asked for.
+                with suppress(ak.AgentDisposedError):
+                    session.append(done(asked.key, report))
+                self.tell(Progress("ended", phase, asked.position, label, report))
+            raise
+        session.append(done(asked.key, report))
         return report
+
+    def _count(self, payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.StepEnded) and fact.usage is not None:
+            usage = fact.usage
+            self.tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)

@@ -2,12 +2,14 @@
 
 A session is a record if it says so, however much else is in it: whoever talks to every
 agent of a kernel talks to the record's as well. One that holds nothing but a header, and
-messages that wait, is what a crash leaves of a record, and becomes one.
+messages that wait, is what a crash leaves of a record, and becomes one. So does any that
+is made here, whatever its agent has been sent by then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 import trio
@@ -31,32 +33,35 @@ async def open_record(
     tools: tuple[ak.Tool, ...],
     options: ak.AgentOptions,
     parent: ak.Agent | None,
-) -> ak.AgentHandle:
-    """Resume a session, or create it; whoever is the first of two gets it.
+) -> tuple[ak.AgentHandle, bool]:
+    """Resume a session, or create it; of two who want it the first one gets it.
 
     Always a checkpoint.
 
     Cancellation:
       There is no agent.
 
+    Returns:
+      Its handle, and whether it is new: then nothing of it has been waited for yet.
+
     Raises:
       SessionBusyError: if somebody has it open.
 
     """
+    resume = partial(
+        kernel.resume, session_id, tools=tools, options=options, parent=parent
+    )
     try:
-        return await kernel.resume(
-            session_id, tools=tools, options=options, parent=parent
-        )
+        return await resume(), False
     except ak.SessionNotFoundError:
         pass
     try:
-        return await kernel.create(
+        handle = await kernel.create(
             session_id, tools=tools, options=options, parent=parent
         )
     except ak.SessionExistsError:
-        return await kernel.resume(
-            session_id, tools=tools, options=options, parent=parent
-        )
+        return await resume(), False
+    return handle, True
 
 
 async def read_record(session: ak.Session) -> Record:
@@ -71,10 +76,13 @@ async def read_record(session: ak.Session) -> Record:
       WorkflowRecordError: if the session is something else.
 
     """
-    await session.flush()
+    # What comes from here on is none of an earlier run's.
+    end = session.last_seq
+    await session.flush(end)
     record = Record()
     after = 0
-    while page := await session.read(after=after, limit=_PAGE):
+    while after < end:
+        page = await session.read(after=after, limit=min(_PAGE, end - after))
         record.take(page)
         after = page[-1].seq
     if record.used and not record.is_record:

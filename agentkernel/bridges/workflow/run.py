@@ -11,9 +11,10 @@ import agentkernel as ak
 from agentkernel.bridges.subagents import MAX_DEPTH, Subagents
 
 from .agents import WorkflowRun
+from .fault import is_stop
 from .flow import Flow
 from .opening import close_left, open_record, read_record
-from .record import ENDED, STARTED
+from .record import ENDED, STARTED, Record, WorkflowEnding
 from .values import Progress, WorkflowLimits
 
 __all__ = ["WorkflowOptions", "WorkflowResult", "run_workflow"]
@@ -77,8 +78,9 @@ async def run_workflow(
     Always a checkpoint.
 
     Cancellation:
-      Every agent is stopped as `PARENT` and waited for; what had ended is recorded,
-      and a later run uses it. Then the cancellation passes through.
+      Every agent is stopped as `PARENT` and waited for, and the run is recorded as
+      `cancelled`; what had ended is recorded, and a later run uses it. Then the
+      cancellation passes through.
 
     Args:
       kernel: where its agents live.
@@ -96,11 +98,14 @@ async def run_workflow(
     inherited = ways.parent.options if ways.parent is not None else ak.AgentOptions()
     # Its agents start from this; the record's own agent is asked nothing.
     base = msgspec.structs.replace(inherited, model=ways.model or inherited.model)
-    async with await open_record(
+    handle, new = await open_record(
         kernel, session_id, tools=ways.tools, options=base, parent=ways.parent
-    ) as agent:
-        record = await read_record(agent.session)
-        await close_left(agent, record)
+    )
+    async with handle as agent:
+        record = Record()
+        if not new:
+            record = await read_record(agent.session)
+            await close_left(agent, record)
         # As deep as may be: what bounds a workflow is its own limits.
         subagents = Subagents(max_depth=MAX_DEPTH, max_children=ways.limits.at_once)
         run = WorkflowRun(
@@ -112,18 +117,18 @@ async def run_workflow(
             on_progress=ways.on_progress,
         )
         agent.session.append(ak.Extension(STARTED, {"known": len(record.known)}))
-        ending = "failed"
         try:
             # What the function does is not undone by a crash that takes this back.
             await agent.session.flush()
             value = await fn(Flow(run))
-            ending = "completed"
-        finally:
-            _close(agent.session, ending)
+        except BaseException as error:
+            _close(agent.session, "cancelled" if is_stop(error) else "failed")
+            raise
+        _close(agent.session, "completed")
         await agent.session.flush()
     return WorkflowResult(value, run)
 
 
-def _close(session: ak.Session, ending: str) -> None:
+def _close(session: ak.Session, ending: WorkflowEnding) -> None:
     if not session.closed:
         session.append(ak.Extension(ENDED, {"ending": ending}))

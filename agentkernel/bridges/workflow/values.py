@@ -59,8 +59,8 @@ class Progress(msgspec.Struct, frozen=True):
     """Something has happened in a workflow.
 
     Attributes:
-      kind: a phase began; an agent was started, has ended, or was not needed since
-        its result is known from an earlier run.
+      kind: a phase began; an agent was started, has ended (also when it was stopped),
+        or was not needed since its result is known from an earlier run.
       phase: the phase that goes on.
       position: of the agent, empty for a phase.
       label: a few words for people.
