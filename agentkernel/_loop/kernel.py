@@ -334,6 +334,8 @@ class Kernel:
             driver.tools.adopt(parent.tools)
             driver.prompt.adopt(parent.prompt)
             parent.children[driver] = None
+        if options.tools is not None:
+            driver.tools.keep({*options.tools, *(tool.spec.name for tool in tools)})
         self._roster.add(agent, driver)
         driver.dispatch.notify(AgentCreated)
         driver.dispatch.notify(SessionStarted, opening.source_kind)

@@ -17,6 +17,8 @@ class AgentOptions(msgspec.Struct, frozen=True, omit_defaults=True):
       max_steps: how many steps a turn may have; at least 1.
       max_parallel_tool_calls: how many parallel-safe calls may overlap; at least 1.
       stop_note: whether later requests show that a turn was stopped.
+      tools: the names of the tools that it may call; None for all. Tools that are
+        handed in when it is opened, or registered later, are allowed in any case.
       model_options: provider options of every request, such as `temperature`.
 
     """
@@ -26,6 +28,7 @@ class AgentOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     max_steps: int = 100
     max_parallel_tool_calls: int = 10
     stop_note: bool = True
+    tools: tuple[str, ...] | None = None
     model_options: JsonObject = EMPTY
 
     def __post_init__(self) -> None:
@@ -33,7 +36,9 @@ class AgentOptions(msgspec.Struct, frozen=True, omit_defaults=True):
         for name in ("max_steps", "max_parallel_tool_calls"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
+        names = None if self.tools is None else tuple(map(clean_text, self.tools))
         own = {
+            "tools": names,
             "model": clean_text(self.model),
             "system": clean_text(self.system),
             "model_options": freeze_object(dict(self.model_options), "model_options"),

@@ -26,8 +26,9 @@ import trio
 import agentkernel as ak
 
 from .answer import ANSWER, AnswerTool
+from .parked import look_after
 from .schema import AnswerSchema
-from .values import NO_ANSWER, Persona, Report, add_usage, failure_of
+from .values import NO_ANSWER, ChildRefusedError, Persona, Report, add_usage, failure_of
 
 __all__ = ["Task", "run_child"]
 
@@ -73,6 +74,7 @@ async def run_child(parent: ak.Agent, task: Task) -> Report:
       that turn has recorded its ending and the child is gone.
 
     Raises:
+      ChildRefusedError: if its persona names tools that its parent has not.
       AgentDisposedError: if the parent has ended.
       KernelClosedError: if the kernel is ending.
       TurnCancelled: if the signal fired before the child began, or before it was
@@ -133,12 +135,21 @@ class _Child:
         Cancellation:
           There is no child.
 
+        Raises:
+          ChildRefusedError: if its persona names tools that its parent has not.
+
         """
         task = self._task
-        options = task.persona.options(parent.options)
         own: Iterable[ak.Tool] = task.tools
         if self._tool is not None:
             own = (*task.tools, self._tool)
+        names = {tool.spec.name for tool in own}
+        allowed, limited = self._allowed(parent, names)
+        options = msgspec.structs.replace(
+            task.persona.options(parent.options),
+            # In the header, so that a resume does not lift the limit.
+            tools=tuple(sorted(allowed)) if limited else None,
+        )
         if task.persona.fork:
             at = await _last_turn_end(parent.session)
             handle = await parent.kernel.fork(
@@ -148,16 +159,30 @@ class _Child:
             handle = await parent.kernel.create(
                 tools=own, options=options, parent=parent
             )
-        self._restrict(handle.agent, {tool.spec.name for tool in own})
+        handle.agent.tools.keep(allowed | names)
         handle.agent.on(ak.Appended, self._observe)
         return handle
 
-    def _restrict(self, child: ak.Agent, own: set[str]) -> None:
-        wanted = self._task.persona.tools
-        found = set(child.tools.effective())
-        allowed = found if wanted is None else found.intersection(wanted)
-        # A parent's own way to answer, or to have children, need not be its child's.
-        child.tools.keep((allowed - self._task.hidden - {ANSWER}) | own)
+    def _allowed(self, parent: ak.Agent, own: set[str]) -> tuple[set[str], bool]:
+        """Choose among the parent's tools; say also whether that leaves any out.
+
+        Raises:
+          ChildRefusedError: if the persona names tools that the parent has not.
+
+        """
+        persona = self._task.persona
+        found = parent.tools.effective()
+        allowed = set(found) if persona.tools is None else set(persona.tools) - own
+        if unknown := allowed.difference(found):
+            raise ChildRefusedError(
+                f"the agent {persona.name!r} is to have tools that its parent has not: "
+                f"{', '.join(sorted(unknown))}"
+            )
+        limited = persona.tools is not None or parent.options.tools is not None
+        limited = limited or not allowed.isdisjoint(self._task.hidden)
+        # A parent's own way to answer is not its child's.
+        answers = {n for n, tool in found.items() if isinstance(tool, AnswerTool)}
+        return allowed - self._task.hidden - answers, limited
 
     def _observe(self, payload: ak.Appended) -> None:
         fact = payload.event.data
@@ -229,7 +254,7 @@ class _Child:
         """
         self._outcome = self._turn = None
         sent = child.followup(text)
-        unregister = child.on(ak.StatusChanged, partial(_left_behind, sent.id))
+        unregister = child.on(ak.StatusChanged, partial(look_after, sent.id))
         try:
             self._outcome = await child.outcome(sent.id)
         except trio.Cancelled:
@@ -304,43 +329,6 @@ def _tell(parent: ak.Agent, child: ak.Agent, error: ak.StorageError) -> None:
     # One that is ending has nobody left to tell.
     with suppress(ak.AgentDisposedError):
         parent.start_soon(fail, name=f"closing the session of {child.id}")
-
-
-def _left_behind(message_id: str, payload: ak.StatusChanged) -> None:
-    """Have a message looked after with which its agent has gone idle."""
-    child = payload.agent
-    if payload.status == "idle" and _is_pending(child, message_id):
-        # One that is ending gives up its input by itself.
-        with suppress(ak.AgentDisposedError):
-            child.start_soon(partial(_withdraw, child, message_id), name="parked task")
-
-
-async def _withdraw(child: ak.Agent, message_id: str) -> None:
-    """Take a message back that an agent has parked: nobody is going to wake it.
-
-    Who parks input means to say later how it goes on. A child that somebody waits for
-    has no later.
-
-    Always a checkpoint.
-
-    Cancellation:
-      The message stays.
-
-    """
-    await child.when_idle()
-    try:
-        # An agent whose log cannot be written is idle too, and goes on by itself.
-        await child.session.flush()
-    except ak.StorageError:
-        return
-    await child.when_idle()
-    if _is_pending(child, message_id):
-        child.inbox.remove(message_id)
-
-
-def _is_pending(child: ak.Agent, message_id: str) -> bool:
-    waiting = (*child.inbox.next_step, *child.inbox.next_turn)
-    return any(message.id == message_id for message in waiting)
 
 
 async def _last_turn_end(session: ak.Session) -> int:

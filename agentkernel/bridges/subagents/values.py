@@ -19,6 +19,8 @@ from agentkernel import (
     ToolOutput,
     Usage,
 )
+from agentkernel.tools import Survivor
+from agentkernel.tools.survivors import list_survivors, show_survivors
 
 __all__ = [
     "NO_ANSWER",
@@ -58,7 +60,11 @@ _WORDS: Final[dict[ChildEnding, str]] = {
 
 
 class ChildRefusedError(AgentKernelError):
-    """If a child is asked for that must not be: too deep, or of an unknown persona."""
+    """If a child is asked for that must not be.
+
+    It would be too deep, nobody knows its persona, or that is to have tools that its
+    parent has not.
+    """
 
 
 class Persona(msgspec.Struct, frozen=True):
@@ -69,7 +75,8 @@ class Persona(msgspec.Struct, frozen=True):
       description: what the parent's model is told about it.
       system: its system prompt, in place of its parent's; empty keeps the parent's.
       model: the name of its model; empty for its parent's.
-      tools: the names of its parent's tools that it may use; None for all.
+      tools: the names of its parent's tools that it may use, also when its session is
+        resumed; None for all. One that the parent has not is an error.
       fork: whether it begins with the parent's history up to its last turn that has
         ended, instead of with none.
       max_steps: how many steps its turns may have; None for as many as its parent's.
@@ -104,6 +111,8 @@ class Report(msgspec.Struct, frozen=True):
       answer: its structured answer, if a schema was asked for and it fits.
       failure: set if the child did not do what it was asked for.
       usage: the tokens of its steps, as far as they are known.
+      survivors: of a remote, the processes that it left behind, as far as they can be
+        found; they were ended with it.
 
     """
 
@@ -113,6 +122,7 @@ class Report(msgspec.Struct, frozen=True):
     answer: JsonValue = None
     failure: ToolFailure | None = None
     usage: Usage | None = None
+    survivors: tuple[Survivor, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -141,11 +151,11 @@ def as_output(report: Report, shown: str) -> ToolOutput:
     parts = [shown] if shown else []
     if report.failure is not None:
         parts.insert(0, report.failure.message)
-    return ToolOutput(
-        tuple(TextBlock(part) for part in parts),
-        report.failure,
-        {"child": report.child, "ending": report.ending},
-    )
+    meta: dict[str, JsonValue] = {"child": report.child, "ending": report.ending}
+    if report.survivors:
+        parts += show_survivors([one for one in report.survivors if not one.ended])
+        meta["survivors"] = list_survivors(report.survivors)
+    return ToolOutput(tuple(TextBlock(part) for part in parts), report.failure, meta)
 
 
 def add_usage(one: Usage | None, other: Usage | None) -> Usage | None:
