@@ -18,6 +18,7 @@ from .remote_tool import (
 )
 from .schema import AnswerSchema as AnswerSchema, SchemaLike as SchemaLike
 from .spawn import (
+    MAX_DEPTH as MAX_DEPTH,
     AgentTool as AgentTool,
     ChildOptions as ChildOptions,
     Subagents as Subagents,

@@ -21,7 +21,10 @@ from .child import Task, run_child
 from .schema import AnswerSchema, SchemaLike
 from .values import ChildRefusedError, Persona, Report, as_output
 
-__all__ = ["AgentTool", "ChildOptions", "Subagents", "agent_tool"]
+__all__ = ["MAX_DEPTH", "AgentTool", "ChildOptions", "Subagents", "agent_tool"]
+
+# How deep a tree may get at most: a stop goes down the whole of it in one call.
+MAX_DEPTH: Final = 50
 
 _DESCRIPTION: Final = (
     "Have another agent do a task and wait for its report. It starts with no knowledge "
@@ -35,7 +38,8 @@ class ChildOptions(TypedDict, total=False):
 
     Attributes:
       persona: who it is; the first persona by default.
-      schema: a type or a JSON schema that its answer has to fit; text by default.
+      schema: what its answer has to fit, as a type, as a JSON schema, or read already;
+        text by default.
       signal: of the turn that waits for it, so that a stop of that turn reaches it.
       call_id: the call that asked for it.
       description: a few words for people.
@@ -46,7 +50,7 @@ class ChildOptions(TypedDict, total=False):
     """
 
     persona: Persona | str
-    schema: SchemaLike | None
+    schema: SchemaLike | AnswerSchema | None
     signal: ak.TurnSignal | None
     call_id: str | None
     description: str | None
@@ -61,11 +65,12 @@ class Subagents:
 
     Attributes:
       personas: who a child may be, by name; the first one is the default.
-      max_depth: how deep the tree may get; an agent that nobody started has depth 0.
+      max_depth: how deep the tree may get, at most `MAX_DEPTH`; an agent that nobody
+        started has depth 0.
       max_children: how many children an agent may wait for at once; more wait for a
         place. Detached ones are bounded by whoever starts them.
-      tool_name: what the tool is called that a model is given; a child at the
-        greatest depth is not shown it.
+      tool_name: what the tool is called that a model is given. A child is shown no
+        tool of this kind that would refuse every call of it, for its depth.
 
     """
 
@@ -80,7 +85,8 @@ class Subagents:
         """Set the limits.
 
         Raises:
-          ValueError: if a limit is less than 1, or two personas have one name.
+          ValueError: if a limit is less than 1, the depth is more than `MAX_DEPTH`, or
+            two personas have one name.
 
         """
         listed = tuple(personas) or (Persona(),)
@@ -91,6 +97,8 @@ class Subagents:
             raise ValueError("two personas have the same name")
         if max_depth < 1 or max_children < 1:
             raise ValueError("max_depth and max_children must be at least 1")
+        if max_depth > MAX_DEPTH:
+            raise ValueError(f"max_depth must be at most {MAX_DEPTH}")
         self.max_depth = max_depth
         self.max_children = max_children
         self.tool_name = tool_name
@@ -111,9 +119,10 @@ class Subagents:
           `PARENT`, and waited for; then the cancellation passes through.
 
         Raises:
-          ChildRefusedError: if the child would be too deep, or nobody knows its
-            persona.
-          ValueError: if the schema asserts what cannot be checked.
+          ChildRefusedError: if the child would be too deep, nobody knows its persona,
+            or that is to have tools that the parent has not.
+          ValueError, TypeError, ImportError: if the schema cannot be used, as
+            `AnswerSchema`.
           AgentDisposedError, KernelClosedError, StorageError: if the child cannot be
             opened.
           TurnCancelled: if the signal had fired before the child began.
@@ -129,12 +138,12 @@ class Subagents:
         task = Task(
             prompt,
             persona,
-            None if like is None else AnswerSchema(like),
+            _read(like),
             signal=options.get("signal"),
             call_id=options.get("call_id"),
             description=options.get("description"),
             detached=options.get("detached", False),
-            hidden=frozenset({self.tool_name} if depth == self.max_depth else ()),
+            hidden=self._hidden(parent, depth),
             tools=options.get("tools", ()),
             on_open=options.get("on_open"),
         )
@@ -153,11 +162,28 @@ class Subagents:
             raise ChildRefusedError(f"there is no agent {wanted!r}; known: {known}")
         return self.personas[wanted]
 
+    def _hidden(self, parent: ak.Agent, depth: int) -> frozenset[str]:
+        """Name the tools for having children that are of no use at a depth."""
+        useless = {
+            name
+            for name, tool in parent.tools.effective().items()
+            if isinstance(tool, AgentTool) and tool.subagents.max_depth <= depth
+        }
+        if depth == self.max_depth:
+            useless.add(self.tool_name)
+        return frozenset(useless)
+
     def _slots_of(self, parent: ak.Agent) -> trio.Semaphore:
         slots = self._slots.get(parent)
         if slots is None:
             slots = self._slots[parent] = trio.Semaphore(self.max_children)
         return slots
+
+
+def _read(like: SchemaLike | AnswerSchema | None) -> AnswerSchema | None:
+    if like is None or isinstance(like, AnswerSchema):
+        return like
+    return AnswerSchema(like)
 
 
 class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -176,13 +202,27 @@ class AgentTool:
     parallel_safe = True
 
     def __init__(
-        self, subagents: Subagents, *, max_seconds: float | None = None
+        self,
+        subagents: Subagents,
+        *,
+        schema: SchemaLike | None = None,
+        max_seconds: float | None = None,
     ) -> None:
+        """Make the tool; see `agent_tool`.
+
+        Raises:
+          ValueError, TypeError, ImportError: as `AnswerSchema`.
+
+        """
         self.subagents = subagents
         self.max_seconds = max_seconds
+        self._schema = _read(schema)
         personas = subagents.personas
         lines = [f"- {p.name}: {p.description}" for p in personas.values()]
         about = f"{_DESCRIPTION}\n\nAgents:\n" + "\n".join(lines)
+        if self._schema is not None:
+            encoded = msgspec.json.encode(msgspec.to_builtins(self._schema.schema))
+            about += f"\n\nA report is JSON of this schema:\n{encoded.decode()}"
         self.spec: ak.ToolSpec = ak.ToolSpec(
             subagents.tool_name,
             about,
@@ -228,7 +268,8 @@ class AgentTool:
           Passes through when the child and everything below it has ended.
 
         Raises:
-          ChildRefusedError: if the child would be too deep.
+          ChildRefusedError: if the child would be too deep, or is to have tools that
+            its parent has not.
           StorageError: if its session cannot be opened or written.
 
         """
@@ -237,11 +278,15 @@ class AgentTool:
             "signal": call.signal,
             "call_id": call.call_id,
             "description": given.description,
+            "schema": self._schema,
         }
         if given.agent is not None:
             options["persona"] = given.agent
         report = await self.subagents.run(call.agent, given.prompt, **options)
-        return as_output(report, report.text)
+        if self._schema is None or not report.ok:
+            return as_output(report, report.text)
+        answer = msgspec.json.encode(msgspec.to_builtins(report.answer))
+        return as_output(report, answer.decode())
 
 
 def agent_tool(
@@ -250,6 +295,7 @@ def agent_tool(
     max_children: int = 10,
     max_seconds: float | None = None,
     name: str = "agent",
+    schema: SchemaLike | None = None,
 ) -> AgentTool:
     """Make the tool by which a model has children.
 
@@ -261,12 +307,15 @@ def agent_tool(
       max_children: how many children an agent may have at once; more wait.
       max_seconds: how long one child may take.
       name: what the model calls the tool.
+      schema: what the answer of each child has to fit, a type or a JSON schema; the
+        model gets it as JSON. Text by default.
 
     Raises:
       ValueError: as `Subagents`.
+      ValueError, TypeError, ImportError: as `AnswerSchema`.
 
     """
     subagents = Subagents(
         personas, max_depth=max_depth, max_children=max_children, tool_name=name
     )
-    return AgentTool(subagents, max_seconds=max_seconds)
+    return AgentTool(subagents, schema=schema, max_seconds=max_seconds)
