@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeAlias, final
+from typing import final
 
 import msgspec
 
 import agentkernel as ak
+from agentkernel.bridges.subagents import AnswerSchema
 
 from .flow import Flow
 from .run import WorkflowOptions, run_workflow
@@ -17,7 +18,6 @@ __all__ = ["WorkflowFunction", "WorkflowTool"]
 
 WorkflowFunction = Callable[[Flow, ak.JsonObject], Awaitable[ak.JsonValue]]
 _RESUME = "resume"
-_Record: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)] | None
 
 
 @final
@@ -47,9 +47,11 @@ class WorkflowTool:
           max_seconds: the limit of one call.
 
         Raises:
-          ValueError: if the arguments have a member `resume` of their own.
+          ValueError: if the schema is not valid, or has a member `resume` of its own.
+          ImportError: if the extra that checks schemas is not installed.
 
         """
+        self._schema = AnswerSchema(spec.parameters)
         members = dict(_members(spec.parameters))
         if _RESUME in members:
             raise ValueError(f"{_RESUME!r} is taken: it names the record to go on from")
@@ -65,16 +67,14 @@ class WorkflowTool:
         self._options = options or WorkflowOptions()
 
     def check(self, arguments: ak.JsonObject, /) -> ak.JsonObject:
-        """Check the one argument that is not the function's. Not a checkpoint.
+        """Check the arguments of the function, and `resume`. Not a checkpoint.
 
         Raises:
-          ToolArgumentsError: if `resume` is no name.
+          ToolArgumentsError: if they do not fit; it names the place.
 
         """
-        try:
-            msgspec.convert(arguments.get(_RESUME), _Record)
-        except msgspec.ValidationError as error:
-            raise ak.ToolArgumentsError(f"{_RESUME}: {error}") from None
+        given, _ = _parted(arguments)
+        self._schema.check(given)
         return arguments
 
     async def run(self, call: ak.ToolInvocation, /) -> ak.ToolOutput:
@@ -90,9 +90,9 @@ class WorkflowTool:
           WorkflowRecordError: if the record to go on from is not one of this agent's.
 
         """
-        given = {k: v for k, v in call.arguments.items() if k != _RESUME}
+        given, resume = _parted(call.arguments)
         own = f"{call.agent.id}-"
-        record = str(call.arguments.get(_RESUME) or f"{own}{call.call_id}")
+        record = resume or f"{own}{call.call_id}"
         if not record.startswith(own):
             raise WorkflowRecordError(record)
         meta: ak.JsonObject = {"workflow": record}
@@ -115,6 +115,20 @@ class WorkflowTool:
         value = done.value
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         return ak.ToolOutput((ak.TextBlock(text),), meta=meta)
+
+
+def _parted(arguments: ak.JsonObject) -> tuple[ak.JsonObject, str | None]:
+    """Part the function's arguments from the record to go on from.
+
+    Raises:
+      ToolArgumentsError: if that is no name.
+
+    """
+    given = dict(arguments)
+    resume = given.pop(_RESUME, None)
+    if resume is None or (isinstance(resume, str) and resume):
+        return given, resume
+    raise ak.ToolArgumentsError(f"$.{_RESUME}: expected the name of a record")
 
 
 def _members(parameters: ak.JsonObject) -> ak.JsonObject:
