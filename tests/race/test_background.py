@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextvars import ContextVar
+from typing import Self
 
 import pytest
 import trio
@@ -63,6 +64,13 @@ class Stubborn:
             except trio.Cancelled:
                 self.rounds += 1
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let it go, also if the test has failed: nobody shall wait for it."""
+        self.done.set()
+
     async def spun(self, rounds: int = 20) -> None:
         """Wait until it has ignored that many cancellations."""
         while self.rounds < rounds:
@@ -99,25 +107,24 @@ async def test_tasks_that_ignore_the_end_of_their_agent_are_named_and_at_rest(
     assert ("job", "one") not in names(agent.blockers())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(handle.dispose)
-        await spinner.spun()
-        await other.spun()
-        assert names(agent.blockers()) == [("job", "one"), ("job", "two")]
-        mock_clock.jump(0.5)
-        await wait_all_tasks_blocked()
-        still = spinner.rounds, other.rounds
-        mock_clock.jump(4.0)
-        await wait_all_tasks_blocked()
-        assert stuck == []
-        mock_clock.jump(0.5)
-        await wait_all_tasks_blocked()
-        assert [names(each) for each in stuck] == [[("job", "one"), ("job", "two")]]
-        assert stuck[0][0].age == 5.0
-        mock_clock.jump(60)
-        await wait_all_tasks_blocked()
-        assert len(stuck) == 1
-        assert (spinner.rounds, other.rounds) == still
-        spinner.done.set()
-        other.done.set()
+        with spinner, other:
+            await spinner.spun()
+            await other.spun()
+            assert names(agent.blockers()) == [("job", "one"), ("job", "two")]
+            mock_clock.jump(0.5)
+            await wait_all_tasks_blocked()
+            still = spinner.rounds, other.rounds
+            mock_clock.jump(4.0)
+            await wait_all_tasks_blocked()
+            assert stuck == []
+            mock_clock.jump(0.5)
+            await wait_all_tasks_blocked()
+            assert [names(each) for each in stuck] == [[("job", "one"), ("job", "two")]]
+            assert stuck[0][0].age == 5.0
+            mock_clock.jump(60)
+            await wait_all_tasks_blocked()
+            assert len(stuck) == 1
+            assert (spinner.rounds, other.rounds) == still
     assert agent.blockers() == ()
 
 
@@ -141,22 +148,22 @@ async def test_one_task_is_ended_alone_and_named_if_it_ignores_that(
     agent.followup("go")
     await wait_all_tasks_blocked()
     assert names(agent.blockers()) == [("tool", "t")]
-    end()
-    end()
-    await work.spun()
-    assert names(agent.blockers()) == [("tool", "t"), ("job", "stubborn")]
-    mock_clock.jump(0.5)
-    await wait_all_tasks_blocked()
-    still = work.rounds
-    mock_clock.jump(4.5)
-    await wait_all_tasks_blocked()
-    assert stuck == [[("tool", "t"), ("job", "stubborn")]]
-    assert work.rounds == still
-    agent.cancel()
-    end_sibling()
-    await agent.when_idle()
-    assert names(agent.blockers()) == [("job", "stubborn")]
-    work.done.set()
+    with work:
+        end()
+        end()
+        await work.spun()
+        assert names(agent.blockers()) == [("tool", "t"), ("job", "stubborn")]
+        mock_clock.jump(0.5)
+        await wait_all_tasks_blocked()
+        still = work.rounds
+        mock_clock.jump(4.5)
+        await wait_all_tasks_blocked()
+        assert stuck == [[("tool", "t"), ("job", "stubborn")]]
+        assert work.rounds == still
+        agent.cancel()
+        end_sibling()
+        await agent.when_idle()
+        assert names(agent.blockers()) == [("job", "stubborn")]
     await wait_all_tasks_blocked()
     assert agent.blockers() == ()
     assert endings(agent) == [(1, "aborted")]

@@ -153,16 +153,18 @@ async def test_a_job_that_ignores_its_end_is_named_and_does_not_spin(
                 assert job.kill()
             else:
                 nursery.start_soon(handle.dispose)
-            while rounds < 20:
-                await trio.lowlevel.checkpoint()
-            mock_clock.jump(0.5)
-            await wait_all_tasks_blocked()
-            still = rounds
-            mock_clock.jump(4.5)
-            await wait_all_tasks_blocked()
-            assert stuck == [[("job", f"{job.id} test")]]
-            assert rounds == still
-            done.set()
+            try:
+                while rounds < 20:
+                    await trio.lowlevel.checkpoint()
+                mock_clock.jump(0.5)
+                await wait_all_tasks_blocked()
+                still = rounds
+                mock_clock.jump(4.5)
+                await wait_all_tasks_blocked()
+                assert stuck == [[("job", f"{job.id} test")]]
+                assert rounds == still
+            finally:
+                done.set()
             assert await job.wait() == "completed"
 
 
