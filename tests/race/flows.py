@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import trio
 
@@ -12,7 +12,7 @@ from agentkernel.bridges.workflow import Flow, WorkflowOptions
 from agentkernel.testing import Gate
 from tests.race.parts import stored, texts
 
-__all__ = ["OPTIONS", "SPEC", "Echo", "asks", "notes", "opened", "results"]
+__all__ = ["OPTIONS", "SPEC", "Echo", "asks", "copied", "notes", "opened", "results"]
 
 
 class Echo:
@@ -88,3 +88,29 @@ def results(agent: ak.Agent) -> list[ak.ToolResult]:
     """List the results of an agent's calls."""
     events = agent.session.events
     return [e.data.message for e in events if isinstance(e.data, ak.ToolReturned)]
+
+
+async def copied(
+    source: ak.SessionStore,
+    cut: dict[str, int] | None = None,
+    *,
+    running: bool = False,
+) -> ak.MemoryStore:
+    """Copy a store as a crash would have left it: some sessions up to an event.
+
+    Args:
+      source: what is copied.
+      cut: the last events of sessions that are not copied whole.
+      running: whether the source is open, so that its kernel is at work.
+
+    """
+    store = ak.MemoryStore()
+    async with nullcontext() if running else source, store:
+        for info in await source.sessions():
+            name = info.session_id
+            events = await stored(source, name)
+            claim = await store.claim(name, token="gone", create=True)  # noqa: S106  # the name of a claim
+            kept = events[: (cut or {}).get(name, len(events))]
+            await store.write([ak.Append(claim, kept)])
+            await store.release(claim)
+    return store

@@ -22,7 +22,7 @@ from agentkernel.bridges.workflow import (
 )
 from agentkernel.bridges.workflow.record import BEGUN, DONE, ENDED
 from agentkernel.testing import Gate, check_log
-from tests.race.flows import OPTIONS, Echo, notes, opened
+from tests.race.flows import OPTIONS, Echo, copied, notes, opened
 from tests.race.parts import stored
 
 
@@ -79,22 +79,6 @@ async def test_a_record_says_that_it_is_one_before_its_function_runs() -> None:
 
         await run_workflow(kernel, work, session_id="w", options=OPTIONS)
     assert seen == ["workflow/started"]
-
-
-async def copied(
-    source: ak.SessionStore, cut: dict[str, int] | None = None
-) -> ak.MemoryStore:
-    """Copy a store as a crash would have left it: some sessions up to an event."""
-    store = ak.MemoryStore()
-    async with source, store:
-        for info in await source.sessions():
-            name = info.session_id
-            events = await stored(source, name)
-            claim = await store.claim(name, token="gone", create=True)  # noqa: S106  # the name of a claim
-            kept = events[: (cut or {}).get(name, len(events))]
-            await store.write([ak.Append(claim, kept)])
-            await store.release(claim)
-    return store
 
 
 class Rater(Echo):

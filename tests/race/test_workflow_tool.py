@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 import agentkernel as ak
 from agentkernel.bridges.workflow import (
@@ -10,8 +11,8 @@ from agentkernel.bridges.workflow import (
     WorkflowOptions,
     WorkflowTool,
 )
-from agentkernel.testing import ScriptedModel, call
-from tests.race.flows import opened, results
+from agentkernel.testing import Gate, ScriptedModel, call
+from tests.race.flows import copied, opened, results
 
 CHILD = WorkflowOptions(model="child")
 
@@ -89,3 +90,161 @@ def test_a_schema_that_is_none_is_refused_when_the_tool_is_made() -> None:
     spec = ak.ToolSpec("study", "Studies.", {"type": "no such type"})
     with pytest.raises(ValueError, match="type"):
         WorkflowTool(spec, study)
+
+
+async def two(flow: Flow, _arguments: ak.JsonObject) -> ak.JsonValue:
+    """One agent after the other."""
+    return [await flow.agent("a"), await flow.agent("b")]
+
+
+PLAIN = ak.ToolSpec("study", "Studies.", {"type": "object"})
+
+
+@pytest.mark.parametrize("of", ["lead-2", "other"])
+async def test_an_agent_cannot_go_on_from_the_record_of_another(of: str) -> None:
+    """Whatever their names have in common: the record says whose it is."""
+    child = ScriptedModel(["secret"], [ak.ModelError("broken")])
+    theirs = ScriptedModel([call("study")], ["failed"])
+    mine = ScriptedModel()
+    async with opened(mine) as kernel:
+        kernel.models.register("child", child)
+        kernel.models.register("theirs", theirs)
+        tool = WorkflowTool(PLAIN, two, options=CHILD)
+        async with (
+            kernel.open("lead", model="m", tools=[tool]) as lead,
+            kernel.open(of, model="theirs", tools=[tool]) as other,
+        ):
+            other.followup("go")
+            await other.when_idle()
+            record = record_in(results(other)[0])
+            for wanted in (record, record.removeprefix("lead-"), "latest"):
+                mine.add([call("study", resume=wanted)], ["done"])
+                lead.followup("go")
+                await lead.when_idle()
+                assert "WorkflowRecordError" in text_of(results(lead)[-1])
+                assert "secret" not in text_of(results(lead)[-1])
+    assert len(child.requests) == 2
+
+
+async def test_a_record_that_never_was_is_an_error_and_none_is_made() -> None:
+    """A model that misspells a record must not have everything done anew."""
+    model = ScriptedModel([call("study", resume="s-nonsense")], ["done"])
+    child = ScriptedModel()
+    async with opened(model) as kernel:
+        kernel.models.register("child", child)
+        tool = WorkflowTool(PLAIN, two, options=CHILD)
+        async with kernel.open("s", model="m", tools=[tool]) as agent:
+            agent.followup("go")
+            await agent.when_idle()
+            assert "s-nonsense" in text_of(results(agent)[0])
+            assert "WorkflowRecordError" in text_of(results(agent)[0])
+        assert len(await kernel.store.sessions()) == 1
+    assert not child.requests
+
+
+@pytest.mark.parametrize("how", ["timeout", "stop", "crash", "call id"])
+async def test_a_call_that_names_no_record_can_be_gone_on_with(
+    how: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It ran into its limit, was stopped, or a crash took it: `latest` finds its record.
+
+    The results of those calls are the kernel's: they cannot name a record, so the
+    model could not go on. The id of a call does as well.
+    """
+    gate = Gate()
+    child = ScriptedModel(["first"], [gate, "never"], ["second"])
+    store: ak.SessionStore = ak.MemoryStore()
+    tool = WorkflowTool(
+        PLAIN, two, options=CHILD, max_seconds=10 if how == "timeout" else None
+    )
+    model = ScriptedModel([call("study")], default=["ok"])
+    async with opened(model, store) as kernel:
+        kernel.models.register("child", child)
+        async with kernel.open("s", model="m", tools=[tool]) as agent:
+            agent.followup("go")
+            await gate.reached()
+            if how == "crash":
+                store = await copied(store, running=True)
+            if how != "timeout":
+                agent.cancel()
+            await agent.when_idle()
+            [result] = results(agent)
+            assert result.error is not None
+            assert "resume" not in result.error.message
+    wanted = result.call_id if how == "call id" else "latest"
+    model = ScriptedModel(
+        [call("study", resume=wanted)], [call("study", resume="latest")], ["done"]
+    )
+    child.add(["second"])
+    async with opened(model, store) as kernel:
+        kernel.models.register("child", child)
+        async with kernel.open("s", model="m", tools=[tool]) as agent:
+            agent.followup("go on")
+            await agent.when_idle()
+            *_, done, nothing_left = results(agent)
+    assert text_of(done) == '["first","second"]'
+    assert "WorkflowRecordError" in text_of(nothing_left)
+    assert len(child.requests) == 3
+
+
+async def test_latest_is_of_the_same_tool_and_not_at_work() -> None:
+    """Another tool's record, and one that a call beside it works with, are left alone."""
+    gate = Gate()
+
+    async def failing(flow: Flow, _arguments: ak.JsonObject) -> ak.JsonValue:
+        await flow.agent("a")
+        raise ValueError("broken")
+
+    async def held(_flow: Flow, _arguments: ak.JsonObject) -> ak.JsonValue:
+        await gate.wait()
+        return "held"
+
+    other = ak.ToolSpec("other", "Does.", {"type": "object"})
+    model = ScriptedModel(
+        [call("study"), call("other", resume="latest")],
+        [call("other")],
+        [call("study", resume="latest")],
+        ["done"],
+    )
+    async with opened(model) as kernel:
+        kernel.models.register("child", ScriptedModel(default=["word"]))
+        tools = [
+            WorkflowTool(PLAIN, failing, options=CHILD),
+            WorkflowTool(other, failing, options=CHILD),
+        ]
+        async with kernel.open("s", model="m", tools=tools) as agent:
+            agent.followup("go")
+            await agent.when_idle()
+            ordered = sorted(results(agent), key=lambda r: r.call_id)
+            failed, none, others, again = ordered
+            assert "WorkflowRecordError" in text_of(none)
+            assert record_in(again) == record_in(failed) != record_in(others)
+        model.add([call("study"), call("study", resume="latest")], ["done"])
+        tool = WorkflowTool(PLAIN, held, options=CHILD)
+        async with kernel.open("t", model="m", tools=[tool]) as agent:
+            agent.followup("go")
+            while not results(agent):
+                await trio.testing.wait_all_tasks_blocked()
+            assert "WorkflowRecordError" in text_of(results(agent)[0])
+            gate.open()
+            await agent.when_idle()
+
+
+async def test_a_result_that_cannot_be_encoded_names_the_record() -> None:
+    """The agents' work is not lost with it."""
+
+    async def study(flow: Flow, _arguments: ak.JsonObject) -> ak.JsonValue:
+        await flow.agent("a")
+        return object()  # type: ignore[return-value]  # pyright: ignore[reportReturnType]  # the point of it
+
+    model = ScriptedModel([call("study")], [call("study", resume="latest")], ["done"])
+    child = ScriptedModel(["word"])
+    async with opened(model) as kernel:
+        kernel.models.register("child", child)
+        tool = WorkflowTool(PLAIN, study, options=CHILD)
+        async with kernel.open("s", model="m", tools=[tool]) as agent:
+            agent.followup("go")
+            await agent.when_idle()
+            first, second = results(agent)
+            assert record_in(first) == record_in(second) == f"s-{first.call_id}"
+    assert len(child.requests) == 1

@@ -58,6 +58,8 @@ class Record:
     Attributes:
       known: results that can be used again, by key; the last one counts.
       open: the sessions of agents that have begun and whose result is not here, by key.
+      parent: the session of the agent that the workflow works for, if it does for one.
+      name: what the workflow is called.
       ending: how the last run ended, `interrupted` if the record does not say so; None
         if there was none.
       used: whether anything has happened in it but that messages came.
@@ -67,6 +69,8 @@ class Record:
     def __init__(self) -> None:
         self.known: dict[str, Report] = {}
         self.open: dict[str, str] = {}
+        self.parent: str | None = None
+        self.name = ""
         self.ending: WorkflowEnding | None = None
         self.used = False
         self._children: list[ak.SessionEvent] = []
@@ -77,7 +81,9 @@ class Record:
             fact = event.data
             if isinstance(fact, ak.SessionHeader | ak.SubagentDescribed):
                 self._children.append(event)
-            if not isinstance(fact, ak.SessionHeader | ak.InboxSpliced):
+            if isinstance(fact, ak.SessionHeader):
+                self.parent = fact.lineage.parent
+            elif not isinstance(fact, ak.InboxSpliced):
                 self.used = True
             if isinstance(fact, ak.Extension) and isinstance(fact.body, Mapping):
                 self._take_note(fact.name, fact.body)
@@ -95,6 +101,7 @@ class Record:
     def _take_note(self, name: str, body: ak.JsonObject) -> None:
         if name == STARTED:
             self.ending = "interrupted"
+            self.name = str(body.get("name", ""))
         elif name == ENDED and self.is_record:
             self.ending = msgspec.convert(body["ending"], WorkflowEnding)
         elif name == BEGUN:

@@ -26,6 +26,7 @@ class WorkflowOptions(msgspec.Struct, frozen=True, eq=False):
     """How a workflow runs.
 
     Attributes:
+      name: what it is called, for its record.
       model: the model of its agents, unless their persona names one.
       parent: the agent that it works for; its agents start with that one's tools.
       tools: tools of its agents.
@@ -35,6 +36,7 @@ class WorkflowOptions(msgspec.Struct, frozen=True, eq=False):
 
     """
 
+    name: str = ""
     model: str = ""
     parent: ak.Agent | None = None
     tools: tuple[ak.Tool, ...] = ()
@@ -116,7 +118,8 @@ async def run_workflow(
             signal=ways.signal,
             on_progress=ways.on_progress,
         )
-        agent.session.append(ak.Extension(STARTED, {"known": len(record.known)}))
+        begun: ak.JsonObject = {"name": ways.name, "known": len(record.known)}
+        agent.session.append(ak.Extension(STARTED, begun))
         try:
             # What the function does is not undone by a crash that takes this back.
             await agent.session.flush()

@@ -11,21 +11,29 @@ import agentkernel as ak
 from agentkernel.bridges.subagents import AnswerSchema
 
 from .flow import Flow
+from .resuming import find_record, record_of
 from .run import WorkflowOptions, run_workflow
-from .values import WorkflowRecordError
 
 __all__ = ["WorkflowFunction", "WorkflowTool"]
 
 WorkflowFunction = Callable[[Flow, ak.JsonObject], Awaitable[ak.JsonValue]]
 _RESUME = "resume"
+_RESUME_ABOUT = (
+    "Go on from an earlier call of this tool instead of starting anew: finished parts "
+    "are not done again. 'latest' is the last call that did not complete (it failed, "
+    "was stopped, ran out of time or was cut off); a failed call's result names its own."
+)
 
 
 @final
 class WorkflowTool:
     """A function that has agents do its work, as a tool; an `agentkernel.Tool`.
 
-    Its result is what the function returns, as JSON or as text. A call that fails
-    names its record; a later call that hands it in as `resume` goes on from there.
+    Its result is what the function returns, as JSON or as text. A later call with
+    `resume` goes on from the record of an earlier one: from the one that is named, or
+    from the `latest` that did not complete. A result that says that the function
+    failed names the record; that of a call which was stopped, ran into its limit or
+    was taken by a crash does not.
     """
 
     parallel_safe = True
@@ -57,7 +65,7 @@ class WorkflowTool:
             raise ValueError(f"{_RESUME!r} is taken: it names the record to go on from")
         members[_RESUME] = {
             "type": "string",
-            "description": "The record of an earlier call that failed, to go on from.",
+            "description": _RESUME_ABOUT,
         }
         self.spec: ak.ToolSpec = ak.ToolSpec(
             spec.name, spec.description, {**spec.parameters, "properties": members}
@@ -87,21 +95,20 @@ class WorkflowTool:
 
         Raises:
           TurnCancelled: if it failed when the turn had been stopped.
-          WorkflowRecordError: if the record to go on from is not one of this agent's.
+          WorkflowRecordError: if there is no such record of this agent and tool.
 
         """
         given, resume = _parted(call.arguments)
-        own = f"{call.agent.id}-"
-        record = resume or f"{own}{call.call_id}"
-        if not record.startswith(own):
-            raise WorkflowRecordError(record)
+        record = record_of(call)
+        if resume is not None:
+            record = await find_record(call, resume)
         meta: ak.JsonObject = {"workflow": record}
         options = msgspec.structs.replace(
-            self._options, parent=call.agent, signal=call.signal
+            self._options, name=call.name, parent=call.agent, signal=call.signal
         )
 
-        async def work(flow: Flow) -> ak.JsonValue:
-            return await self._fn(flow, given)
+        async def work(flow: Flow) -> str:
+            return _shown(await self._fn(flow, given))
 
         try:
             done = await run_workflow(
@@ -112,9 +119,12 @@ class WorkflowTool:
             text = f"{error} To go on from here, call again with resume={record!r}."
             failure = ak.ToolFailure("WORKFLOW_FAILED", text)
             return ak.ToolOutput((ak.TextBlock(text),), failure, meta)  # noqa: ASYNC910  # a run that raises has passed one
-        value = done.value
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        return ak.ToolOutput((ak.TextBlock(text),), meta=meta)
+        return ak.ToolOutput((ak.TextBlock(done.value),), meta=meta)
+
+
+def _shown(value: ak.JsonValue) -> str:
+    """Make what the model is shown of a result."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _parted(arguments: ak.JsonObject) -> tuple[ak.JsonObject, str | None]:

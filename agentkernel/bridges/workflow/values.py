@@ -32,11 +32,14 @@ class WorkflowLimitError(ak.AgentKernelError):
 
 
 class WorkflowRecordError(ak.AgentKernelError):
-    """If the session that is to be a workflow's record is something else."""
+    """If the session that is to be a workflow's record is something else, or not there."""
 
-    def __init__(self, session_id: str) -> None:
+    def __init__(
+        self, session_id: str, problem: str = "is not the record of a workflow"
+    ) -> None:
         self.session_id = session_id
-        super().__init__(f"session {session_id!r} is not the record of a workflow")
+        self.problem = problem
+        super().__init__(f"{session_id!r} {problem}")
 
 
 class WorkflowLimits(msgspec.Struct, frozen=True):
