@@ -32,6 +32,12 @@ async def question_of(
     return question
 
 
+class Shouted(str):
+    """A text of a kind of its own."""
+
+    __slots__ = ()
+
+
 REFUSED: dict[str, tuple[Answer, type[Exception]]] = {
     "an unknown decision": (
         lambda all_, key: all_.answer(key, cast("Literal['deny']", "denied")),
@@ -45,6 +51,10 @@ REFUSED: dict[str, tuple[Answer, type[Exception]]] = {
     ),
     "a reason that is no text": (
         lambda all_, key: all_.answer(key, "deny", reason=cast("str", 5)),
+        TypeError,
+    ),
+    "a reason that no log takes": (
+        lambda all_, key: all_.answer(key, "deny", reason=Shouted("no")),
         TypeError,
     ),
 }
@@ -75,18 +85,19 @@ async def test_a_refused_answer_leaves_the_question_as_it_was(
 async def test_an_answer_from_another_thread_is_refused_and_changes_nothing(
     agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock, verb: str
 ) -> None:
-    """A stop afterwards still finds the question and closes it."""
+    """Before the list is looked at. A stop afterwards finds the question and closes it."""
     approvals = Approvals(agent.kernel, ASK)
     question = await question_of(agent, model, approvals)
 
-    def speak() -> None:
+    def speak(approval_id: str) -> None:
         if verb == "answer":
-            approvals.answer(question.id, "allow")
+            approvals.answer(approval_id, "allow")
         else:
-            approvals.dismiss(question.id)
+            approvals.dismiss(approval_id)
 
-    with pytest.raises(ak.WrongThreadError):
-        await trio.to_thread.run_sync(speak)
+    for approval_id in (question.id, "unknown"):
+        with pytest.raises(ak.WrongThreadError):
+            await trio.to_thread.run_sync(speak, approval_id)
     assert approvals.open() == (question,)
     agent.cancel()
     await agent.when_idle()
