@@ -25,24 +25,25 @@ class TurnCancellation:
     """The holder: owns the scope of one turn and fires its signal.
 
     Attributes:
+      source: what is behind the signal; it knows the reason.
       scope: everything that the turn awaits runs inside it; None until `own`.
       signal: what the turn's participants are handed.
       stopped_at: when it was stopped, on Trio's clock; None if it was not.
 
     """
 
-    __slots__ = ("_source", "scope", "signal", "stopped_at")
+    __slots__ = ("scope", "signal", "source", "stopped_at")
 
     def __init__(self) -> None:
-        self._source = SignalSource()
-        self.signal: TurnSignal = TurnSignal(self._source)
+        self.source: SignalSource = SignalSource()
+        self.signal: TurnSignal = TurnSignal(self.source)
         self.scope: trio.CancelScope | None = None
         self.stopped_at: float | None = None
 
     @property
     def reason(self) -> StopReason | None:
         """Who stopped it first, None if nobody did."""
-        return self._source.reason
+        return self.source.reason
 
     def own(self, scope: trio.CancelScope) -> trio.CancelScope:
         """Take over the scope of what runs from here on, and return it; done once.
@@ -50,7 +51,7 @@ class TurnCancellation:
         A holder that was stopped before cancels it at once. Not a checkpoint.
         """
         self.scope = scope
-        if self._source.reason is not None:
+        if self.source.reason is not None:
             scope.cancel(reason="the turn was stopped before it began")
         return scope
 
@@ -65,7 +66,7 @@ class TurnCancellation:
           Whether this call stopped it.
 
         """
-        source = self._source
+        source = self.source
         if source.reason is not None:
             return False
         self.stopped_at = trio.current_time()
@@ -76,4 +77,4 @@ class TurnCancellation:
 
     def take_observers(self) -> tuple[SignalSource.Observer, ...]:
         """Hand over the signal's observers, each to be called once."""
-        return self._source.take_observers()
+        return self.source.take_observers()

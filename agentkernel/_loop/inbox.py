@@ -6,7 +6,7 @@ into facts; none of it waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol, cast, final
 
 import msgspec
@@ -102,20 +102,21 @@ def open_turn(log: Log) -> int:
     """
     turn = log.fold.last_turn + 1
     log.commit(TurnStarted(turn))
-    _claim(log, "next_step", [m.id for m in log.fold.inbox.next_step])
-    _claim(log, "next_turn", [m.id for m in log.fold.inbox.next_turn[:1]])
+    claim_step(log)
+    if log.fold.inbox.next_turn:
+        _claim(log, "next_turn", (log.fold.inbox.next_turn[0].id,))
     return turn
 
 
 @enable_ki_protection
 def claim_step(log: Log) -> None:
-    """Claim the input of a later step: all of `next_step`."""
-    _claim(log, "next_step", [m.id for m in log.fold.inbox.next_step])
+    """Claim the input of a step: all of `next_step`."""
+    if log.fold.inbox.next_step:
+        _claim(log, "next_step", tuple([m.id for m in log.fold.inbox.next_step]))
 
 
-def _claim(log: Log, queue: Queue, ids: Sequence[str]) -> None:
-    if ids:
-        log.commit(InboxSpliced(queue, removed=tuple(ids), outcome="claimed"))
+def _claim(log: Log, queue: Queue, ids: tuple[str, ...]) -> None:
+    log.commit(InboxSpliced(queue, removed=ids, outcome="claimed"))
 
 
 @enable_ki_protection

@@ -92,8 +92,9 @@ class Prompt:
 
     def effective(self) -> dict[str, tuple[Text, int]]:
         """List texts and orders by name, the parent's among them."""
-        above = self._parent.effective() if self._parent is not None else {}
-        return {**above, **self._sections}
+        found = {} if self._parent is None else self._parent.effective()
+        found.update(self._sections)
+        return found
 
 
 async def join_sections(payload: Assemble) -> str:  # noqa: ASYNC124, RUF029  # a waterfall's base is awaited

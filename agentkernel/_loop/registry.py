@@ -65,18 +65,17 @@ class Registry(Generic[T]):
           UnknownNameError: if neither this registry nor its parent knows it.
 
         """
-        if name not in self:
-            raise UnknownNameError(self.kind, name, tuple(self.effective()))
-        if name in self._entries:
-            return self._entries[name]
-        assert self._parent is not None
-        return self._parent.get(name)
+        if self._only is None or name in self._only:
+            if name in self._entries:
+                return self._entries[name]
+            if self._parent is not None and name in self._parent:
+                return self._parent.get(name)
+        raise UnknownNameError(self.kind, name, tuple(self.effective()))
 
     def effective(self) -> dict[str, T]:
         """List what a lookup would find, as a new dictionary."""
-        found = dict(self._entries)
-        if self._parent is not None:
-            found = {**self._parent.effective(), **found}
+        found = {} if self._parent is None else self._parent.effective()
+        found.update(self._entries)
         if self._only is None:
             return found
         return {name: entry for name, entry in found.items() if name in self._only}

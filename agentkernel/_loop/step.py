@@ -160,7 +160,7 @@ class Step:
 
         """
         driver, turn = self._driver, self.turn
-        messages = tuple(m for _, m in self._log.fold.inbox.claimed.values())
+        messages = tuple([m for _, m in self._log.fold.inbox.claimed.values()])
         if not driver.dispatch.listeners(PreStep):
             return Enter(messages)  # noqa: ASYNC910  # waits only if it must
         payload = PreStep(driver.agent, turn.signal, turn.number, self.number, messages)
@@ -189,7 +189,7 @@ class Step:
         request = ModelRequest(
             system=system,
             messages=self._log.fold.history.view(),
-            tools=tuple(tool.spec for tool in tools.values()),
+            tools=tuple([tool.spec for tool in tools.values()]) if tools else (),
             model=driver.options.model,
             options=driver.options.model_options,
             signal=turn.signal,

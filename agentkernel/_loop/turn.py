@@ -56,6 +56,7 @@ class Turn:
         self.log = driver.log
         self.holder = holder
         self.signal = holder.signal
+        self._source = holder.source
         self.number = number
         self.nursery: trio.Nursery | None = None
         self.usage: Usage | None = None
@@ -69,7 +70,7 @@ class Turn:
 
         It was stopped, or something happened that must leave the kernel.
         """
-        return self.holder.reason is not None or self.fatal is not None
+        return self._source.reason is not None or self.fatal is not None
 
     def check(self) -> None:
         """Leave the turn if it is over. Not a checkpoint.
@@ -78,7 +79,8 @@ class Turn:
           Interrupted: if it is.
 
         """
-        if self.stopped:
+        # As in `stopped`: to call the property would take longer than all the rest.
+        if self._source.reason is not None or self.fatal is not None:
             raise Interrupted
 
     def leave(self, fatal: BaseException) -> None:
