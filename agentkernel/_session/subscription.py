@@ -116,10 +116,10 @@ class Subscription:
           Nothing was consumed: the next call returns the same item.
 
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
         waited = False
         while not self._ready:
-            if self._position >= self._end():
+            end = self._end()
+            if self._position >= end:
                 self._live = True
                 if not self._follow or self._log.closed:
                     await trio.lowlevel.checkpoint()
@@ -127,17 +127,18 @@ class Subscription:
                 await self._log.wait_for_more()
                 waited = True
                 continue
-            newest = self._only_new()
+            newest = self._only_new(end)
             if newest is None:
                 await self._fill()
             else:
                 self._ready.append(newest)
         if not waited:
+            # Before the item is taken, so that a cancellation takes none.
             await trio.lowlevel.checkpoint()
         item = self._ready.popleft()
         if isinstance(item, SessionEvent):
             self._position = item.seq
-        return item
+        return item  # noqa: ASYNC910  # it has waited, or passed a checkpoint
 
     def _start(self, after: int | Cursor) -> int:
         """Find where to begin; a cursor that did not survive becomes a reset."""
@@ -165,12 +166,12 @@ class Subscription:
         end = log.durable_seq if self._durable else log.last_seq
         return end if self._follow else min(end, getattr(self, "_stop", end))
 
-    def _only_new(self) -> SessionEvent | None:
+    def _only_new(self, end: int) -> SessionEvent | None:
         """Take the newest event if it is all that a reader who keeps up has to see."""
-        log, end = self._log, self._end()
-        if self._position + 1 < max(end, log.tail_start, self._lean_until + 1):
-            return None
-        return log.tail[end - log.tail_start]
+        log = self._log
+        if self._position + 1 == end > self._lean_until and end >= log.tail_start:
+            return log.tail[end - log.tail_start]
+        return None
 
     async def _fill(self) -> None:  # noqa: ASYNC910  # waits only if it must
         """Fetch the next events, from the tail if it reaches back far enough."""
