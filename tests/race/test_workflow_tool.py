@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
+import msgspec
 import pytest
 import trio
 
 import agentkernel as ak
 from agentkernel.bridges.workflow import (
     Flow,
+    WorkflowLimits,
     WorkflowOptions,
     WorkflowTool,
 )
 from agentkernel.testing import Gate, ScriptedModel, call
-from tests.race.flows import copied, opened, results
+from tests.race.flows import Echo, copied, opened, results
 
 CHILD = WorkflowOptions(model="child")
 
@@ -248,3 +252,66 @@ async def test_a_result_that_cannot_be_encoded_names_the_record() -> None:
             first, second = results(agent)
             assert record_in(first) == record_in(second) == f"s-{first.call_id}"
     assert len(child.requests) == 1
+
+
+async def nested_depth(
+    limits: WorkflowLimits, *, nested: bool = False
+) -> tuple[int, list[str]]:
+    """Have every agent call the tool; say how deep that got, and what was answered."""
+    deepest = 0
+    told: list[str] = []
+
+    def created(payload: ak.AgentCreated) -> None:
+        nonlocal deepest
+        deepest = max(deepest, payload.agent.session.header.lineage.depth)
+
+    def appended(payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.ToolReturned):
+            told.append(text_of(fact.message))
+
+    async def study(flow: Flow, _arguments: ak.JsonObject) -> ak.JsonValue:
+        return await flow.agent("study this as well")
+
+    class Eager(Echo):
+        async def _chunks(self, text: str) -> AsyncIterator[ak.Chunk]:
+            if text in {"go", "study this as well"}:
+                yield ak.ToolCallChunk("study", "{}")
+                yield ak.FinishChunk("tool-calls")
+                return
+            async for chunk in super()._chunks("told"):
+                yield chunk
+
+    ways = WorkflowOptions(limits=limits)
+    async with opened(Eager()) as kernel:
+        kernel.on(ak.AgentCreated, created)
+        kernel.on(ak.Appended, appended)
+        tool = WorkflowTool(PLAIN, study, options=ways, nested=nested)
+        async with kernel.open("s", model="m", tools=[tool]) as agent:
+            agent.followup("go")
+            await agent.when_idle()
+    return deepest, told
+
+
+async def test_agents_of_a_workflow_do_not_have_the_tool_that_started_it() -> None:
+    """A model that finds itself at the same work must not start it again, for ever."""
+    deepest, told = await nested_depth(WorkflowLimits())
+    assert deepest == 2
+    assert "no tool named 'study'" in told[0]
+
+
+async def test_workflows_inside_of_each_other_have_a_limit_of_their_depth() -> None:
+    """Where they are allowed, each takes two levels; the innermost call is an error."""
+    deepest, told = await nested_depth(WorkflowLimits(depth=5), nested=True)
+    assert deepest == 4
+    assert "WorkflowLimitError" in told[0]
+    assert "the limit of depth is 5" in told[0]
+    assert told[1:] == ["TOLD", "TOLD"]
+
+
+def test_a_limit_that_nothing_fits_is_refused_by_its_own_name() -> None:
+    """Not by the name of a limit of something else, when the workflow runs."""
+    for name, least in {"at_once": 1, "agents": 0, "tokens": 0, "depth": 1}.items():
+        with pytest.raises(ValueError, match=f"{name} must be at least {least}"):
+            msgspec.structs.replace(WorkflowLimits(), **{name: least - 1})
+        msgspec.structs.replace(WorkflowLimits(), **{name: least})

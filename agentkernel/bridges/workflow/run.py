@@ -15,9 +15,9 @@ from .fault import is_stop
 from .flow import Flow
 from .opening import close_left, open_record, read_record
 from .record import ENDED, STARTED, Record, WorkflowEnding
-from .values import Progress, WorkflowLimits
+from .values import Progress, WorkflowLimitError, WorkflowLimits
 
-__all__ = ["WorkflowOptions", "WorkflowResult", "run_workflow"]
+__all__ = ["WorkflowOptions", "WorkflowResult", "refuse_depth", "run_workflow"]
 
 T = TypeVar("T")
 
@@ -30,6 +30,7 @@ class WorkflowOptions(msgspec.Struct, frozen=True, eq=False):
       model: the model of its agents, unless their persona names one.
       parent: the agent that it works for; its agents start with that one's tools.
       tools: tools of its agents.
+      hidden: names of tools that its agents do not get from its parent.
       limits: what it may use.
       signal: of the turn that waits for it: a stop of that turn reaches every agent.
       on_progress: told of each phase and agent, synchronously.
@@ -40,6 +41,7 @@ class WorkflowOptions(msgspec.Struct, frozen=True, eq=False):
     model: str = ""
     parent: ak.Agent | None = None
     tools: tuple[ak.Tool, ...] = ()
+    hidden: frozenset[str] = frozenset()
     limits: WorkflowLimits = WorkflowLimits()
     signal: ak.TurnSignal | None = None
     on_progress: Callable[[Progress], object] | None = None
@@ -92,11 +94,13 @@ async def run_workflow(
 
     Raises:
       SessionBusyError: if a run with this record is going on.
+      WorkflowLimitError: if its agents would be too deep; nothing is opened then.
       WorkflowRecordError: if the session is something else than a record.
       Exception: what `fn` raised; the record stays.
 
     """
     ways = options or WorkflowOptions()
+    refuse_depth(ways)
     inherited = ways.parent.options if ways.parent is not None else ak.AgentOptions()
     # Its agents start from this; the record's own agent is asked nothing.
     base = msgspec.structs.replace(inherited, model=ways.model or inherited.model)
@@ -104,6 +108,9 @@ async def run_workflow(
         kernel, session_id, tools=ways.tools, options=base, parent=ways.parent
     )
     async with handle as agent:
+        if ways.hidden:
+            own = {tool.spec.name for tool in ways.tools}
+            agent.tools.keep((set(agent.tools.effective()) - ways.hidden) | own)
         record = Record()
         if not new:
             record = await read_record(agent.session)
@@ -130,6 +137,23 @@ async def run_workflow(
         _close(agent.session, "completed")
         await agent.session.flush()
     return WorkflowResult(value, run)
+
+
+def refuse_depth(ways: WorkflowOptions) -> None:
+    """Refuse a workflow whose agents would be too deep. Not a checkpoint.
+
+    Raises:
+      WorkflowLimitError: if they would.
+
+    """
+    if ways.parent is None:
+        return
+    depth = ways.parent.session.header.lineage.depth + 2
+    if depth > ways.limits.depth:
+        raise WorkflowLimitError(
+            f"agents of depth {depth} are too deep: the limit of depth is "
+            f"{ways.limits.depth}"
+        )
 
 
 def _close(session: ak.Session, ending: WorkflowEnding) -> None:

@@ -12,7 +12,7 @@ from agentkernel.bridges.subagents import AnswerSchema
 
 from .flow import Flow
 from .resuming import find_record, record_of
-from .run import WorkflowOptions, run_workflow
+from .run import WorkflowOptions, refuse_depth, run_workflow
 
 __all__ = ["WorkflowFunction", "WorkflowTool"]
 
@@ -45,14 +45,18 @@ class WorkflowTool:
         *,
         options: WorkflowOptions | None = None,
         max_seconds: float | None = None,
+        nested: bool = False,
     ) -> None:
         """Make the tool.
 
         Args:
           spec: its name, its description, and an object's schema of its arguments.
           fn: called with a flow and the arguments.
-          options: how it runs; its parent and signal come from the call.
+          options: how it runs; its name, parent and signal are the tool's and the
+            call's.
           max_seconds: the limit of one call.
+          nested: whether the workflow's agents get this tool as well; how deep that may
+            go is a limit of `options`.
 
         Raises:
           ValueError: if the schema is not valid, or has a member `resume` of its own.
@@ -72,7 +76,9 @@ class WorkflowTool:
         )
         self.max_seconds = max_seconds
         self._fn = fn
-        self._options = options or WorkflowOptions()
+        ways = options or WorkflowOptions()
+        hidden = ways.hidden if nested else ways.hidden | {spec.name}
+        self._options = msgspec.structs.replace(ways, name=spec.name, hidden=hidden)
 
     def check(self, arguments: ak.JsonObject, /) -> ak.JsonObject:
         """Check the arguments of the function, and `resume`. Not a checkpoint.
@@ -95,17 +101,19 @@ class WorkflowTool:
 
         Raises:
           TurnCancelled: if it failed when the turn had been stopped.
+          WorkflowLimitError: if the workflow's agents would be too deep.
           WorkflowRecordError: if there is no such record of this agent and tool.
 
         """
         given, resume = _parted(call.arguments)
+        options = msgspec.structs.replace(
+            self._options, parent=call.agent, signal=call.signal
+        )
+        refuse_depth(options)
         record = record_of(call)
         if resume is not None:
             record = await find_record(call, resume)
         meta: ak.JsonObject = {"workflow": record}
-        options = msgspec.structs.replace(
-            self._options, name=call.name, parent=call.agent, signal=call.signal
-        )
 
         async def work(flow: Flow) -> str:
             return _shown(await self._fn(flow, given))

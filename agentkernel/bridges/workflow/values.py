@@ -28,7 +28,7 @@ class WorkflowAgentError(ak.AgentKernelError):
 
 
 class WorkflowLimitError(ak.AgentKernelError):
-    """If a workflow asks for more agents, or has used more tokens, than it may."""
+    """If a workflow has more agents, deeper ones, or used more tokens, than it may."""
 
 
 class WorkflowRecordError(ak.AgentKernelError):
@@ -50,12 +50,23 @@ class WorkflowLimits(msgspec.Struct, frozen=True):
       agents: how many may run in all; results that are used again do not count.
       tokens: after how many known tokens, input and output together, no further agent
         is started; None for no limit.
+      depth: how deep its agents may be. An agent that nobody started has depth 0; the
+        record of its workflow is below it, and the workflow's agents are below that.
 
     """
 
     at_once: int = 5
     agents: int = 100
     tokens: int | None = None
+    depth: int = 6
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that nothing fits."""
+        least = {"at_once": 1, "agents": 0, "tokens": 0, "depth": 1}
+        for name, lowest in least.items():
+            limit: int | None = getattr(self, name)
+            if limit is not None and limit < lowest:
+                raise ValueError(f"{name} must be at least {lowest}, not {limit}")
 
 
 class Progress(msgspec.Struct, frozen=True):
