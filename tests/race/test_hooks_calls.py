@@ -73,6 +73,7 @@ async def test_hooks_are_told_of_every_call_that_ended_and_how_long_it_took(
     await agent.when_idle()
     told = [name for name, _ in executor.told]
     assert told == ["before", "after" if error is None else "failed"]
+    assert all(raw.endswith(b"}\n") and raw.count(b"\n") == 1 for raw in executor.raw)
     _, said = executor.told[1]
     assert said["duration_ms"] == 1250
     assert said["tool_input"] == {"n": 1}

@@ -218,6 +218,26 @@ async def test_detached_hooks_are_bounded_and_one_more_is_refused_visibly(
     assert sorted(invoked) == sorted(f.hook_id for f in facts(agent, ak.HookReturned))
 
 
+async def test_a_hook_that_was_refused_has_not_had_its_one_time(
+    agent: ak.Agent,
+) -> None:
+    gate = Gate()
+    slow = [str(number) for number in range(MAX_DETACHED)]
+    executor = ScriptedExecutor(dict.fromkeys(slow, held(gate, HookRun(0))))
+    events = [("UserPromptSubmit", command) for command in slow]
+    hooked(agent, executor, *events, ("Stop", "late"), once=True, **DETACHED)
+    await turn(agent)
+    assert executor.running == MAX_DETACHED
+    assert not executor.said("late")
+    gate.open()
+    for prompt in ("again", "and again"):
+        await wait_all_tasks_blocked()
+        await turn(agent, prompt)
+    await wait_all_tasks_blocked()
+    assert len(executor.said("late")) == 1
+    assert len(executor.told) == MAX_DETACHED + 1
+
+
 @pytest.mark.clause("C11b", "S3a")
 async def test_detached_hooks_end_with_their_agent_and_before_its_session(
     model: ScriptedModel,

@@ -156,6 +156,30 @@ async def test_a_failed_turn_is_told_to_hooks_that_have_no_say(
     assert not agent.inbox.next_step
 
 
+async def test_only_a_turn_that_failed_is_told_as_failed(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """Not one that completed, was refused, or was stopped."""
+    executor = ScriptedExecutor({"gate": HookRun(2, "", "no")})
+    hooked(agent, executor, ("StopFailure", "failure"))
+    agent.followup("completes")
+    await agent.when_idle()
+    refuse = hooked(agent, executor, ("UserPromptSubmit", "gate"))
+    agent.followup("is refused")
+    await agent.when_idle()
+    refuse.close()
+    gate = Gate()
+    model.add([], ["a", gate])
+    agent.followup("is stopped")
+    await gate.reached()
+    agent.cancel()
+    await agent.when_idle()
+    await wait_all_tasks_blocked()
+    kinds = [kind for _, kind in endings(agent)]
+    assert kinds == ["completed", "blocked", "aborted"]
+    assert [name for name, _ in executor.told] == ["gate"]
+
+
 async def test_a_failure_is_matched_by_its_code(
     kernel: ak.Kernel, model: ScriptedModel
 ) -> None:
@@ -197,8 +221,6 @@ async def test_hooks_alone_do_not_keep_an_agent_going_for_ever(
 
 async def settled(agent: ak.Agent) -> None:
     """Wait until neither the agent nor a hook of it has anything left to do."""
-    await agent.when_idle()
-    await wait_all_tasks_blocked()
-    while agent.status == "running":
+    for _ in range(3 * MAX_WAKES):
         await agent.when_idle()
         await wait_all_tasks_blocked()

@@ -129,6 +129,13 @@ NO_REASON = "a hook refused it without a reason"
             "",
             ("blocked", "deny", "no", "no"),
         ),
+        (
+            "PermissionRequest",
+            0,
+            answer("allow", interrupt=True),
+            "",
+            ("success", "allow", "", None),
+        ),
         ("PermissionRequest", 2, "", "no", ("failed", "none", "", None)),
         ("PermissionRequest", 2, answer("allow"), "", ("failed", "none", "", None)),
         ("PermissionRequest", 0, answer("ask"), "", ("failed", "none", "", None)),

@@ -55,7 +55,7 @@ class DetachedHooks:
         agent: ak.Agent,
         hook: Hook,
         stdin: bytes,
-        on_unfinished: Callable[[], None],
+        on_refused: Callable[[], None],
     ) -> None:
         """Start a hook, or refuse it; either way the log says so. Not a checkpoint.
 
@@ -63,24 +63,24 @@ class DetachedHooks:
           agent: whose event it is, and who owns the task.
           hook: what is run.
           stdin: what it is told.
-          on_unfinished: called if the hook did not come to its end.
+          on_refused: called if it is not started.
 
         """
         session = agent.session
         hook_id = invoked(session, hook)
         if self._running.get(agent, 0) >= MAX_DETACHED:
-            on_unfinished()
+            on_refused()
             problem = f"{MAX_DETACHED} detached hooks are under way already"
             run = HookRun(problem=problem)
             verdict = judge(hook, run)
             returned(session, hook_id, run, verdict)
             self._deliver(agent, hook, hook_id, verdict)
             return
-        work = partial(self._run, agent, hook, hook_id, stdin, on_unfinished)
+        work = partial(self._run, agent, hook, hook_id, stdin)
         try:
             agent.start_soon(work, name=f"detached hook {hook.event}")
         except ak.AgentDisposedError:
-            on_unfinished()
+            on_refused()
             cancelled = HookRun(cancelled=True)
             returned(session, hook_id, cancelled, judge(hook, cancelled))
             return
@@ -92,7 +92,6 @@ class DetachedHooks:
         hook: Hook,
         hook_id: str,
         stdin: bytes,
-        on_unfinished: Callable[[], None],
     ) -> None:
         """Run one hook to its end, record it, and say what it said.
 
@@ -113,8 +112,6 @@ class DetachedHooks:
             verdict = await self._spill.fitted(verdict)
         finally:
             self._running[agent] -= 1
-            if verdict.outcome == "cancelled":
-                on_unfinished()
             returned(session, hook_id, run, verdict)
         self._deliver(agent, hook, hook_id, verdict)
 
