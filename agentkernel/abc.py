@@ -132,6 +132,9 @@ class ToolOutput(msgspec.Struct, frozen=True, omit_defaults=True):
 class Tool(Protocol):
     """Something a model may call.
 
+    A tool that also has `needs_approval`, and has it true, is run only if a listener
+    allows the call: see `docs/tools.md`.
+
     Attributes:
       spec: its name, what the model is told, and the schema of its arguments.
       parallel_safe: whether calls of it may overlap with other parallel-safe calls.
