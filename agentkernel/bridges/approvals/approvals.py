@@ -143,7 +143,7 @@ class Approvals:
 
     def _check_thread(self, verb: str) -> None:
         if get_ident() != self._thread:
-            raise ak.WrongThreadError(verb)
+            raise ak.WrongThreadError(verb, "approvals")
 
     def _covers(self, agent: ak.Agent) -> bool:
         if isinstance(self._scope, ak.Kernel):
