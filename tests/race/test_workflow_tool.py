@@ -11,12 +11,25 @@ import trio
 import agentkernel as ak
 from agentkernel.bridges.workflow import (
     Flow,
+    WorkflowAgentError,
     WorkflowLimits,
     WorkflowOptions,
     WorkflowTool,
+    run_workflow,
 )
-from agentkernel.testing import Gate, ScriptedModel, call
-from tests.race.flows import Echo, copied, opened, results
+from agentkernel.testing import (
+    Act,
+    Gate,
+    ScriptedModel,
+    Stage,
+    call,
+    cancel_broadly,
+    cancel_everywhere,
+    cancel_scope,
+    check_log,
+    dispose,
+)
+from tests.race.flows import Echo, asks, copied, opened, results
 
 CHILD = WorkflowOptions(model="child")
 
@@ -315,3 +328,138 @@ def test_a_limit_that_nothing_fits_is_refused_by_its_own_name() -> None:
         with pytest.raises(ValueError, match=f"{name} must be at least {least}"):
             msgspec.structs.replace(WorkflowLimits(), **{name: least - 1})
         msgspec.structs.replace(WorkflowLimits(), **{name: least})
+
+
+@pytest.mark.clause("C10e")
+@pytest.mark.case("CONC-03")
+async def test_an_error_that_coincides_with_a_stop_is_published() -> None:
+    """As it is for any tool: the outcome stays that of the stop."""
+    begun = trio.Event()
+
+    async def study(_flow: Flow, _arguments: ak.JsonObject) -> ak.JsonValue:
+        begun.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise RuntimeError("boom")
+
+    published: list[str] = []
+    async with ak.open_kernel(ak.MemoryStore()) as kernel:
+        kernel.models.register("m", ScriptedModel([call("study")], default=["more"]))
+        tool = WorkflowTool(PLAIN, study, options=CHILD)
+        async with kernel.open("s", model="m", tools=[tool]) as agent:
+            agent.on(ak.ErrorReported, lambda p: published.append(repr(p.error)))
+            agent.followup("go")
+            await begun.wait()
+            agent.cancel()
+            await agent.when_idle()
+            [result] = results(agent)
+    assert result.error is not None
+    assert result.error.code == "ABORTED"
+    assert published == ["RuntimeError('boom')"]
+
+
+class InTool:
+    """A tool of the application's own that runs a workflow."""
+
+    parallel_safe = True
+    max_seconds = None
+    spec = PLAIN
+
+    def check(self, arguments: ak.JsonObject, /) -> ak.JsonObject:
+        return arguments
+
+    async def run(self, invocation: ak.ToolInvocation, /) -> ak.ToolOutput:
+        async def work(flow: Flow) -> list[ak.JsonValue]:
+            flow.phase("first")
+            return await flow.parallel(asks("a", "b", "c"))
+
+        ways = WorkflowOptions(
+            model="child",
+            parent=invocation.agent,
+            signal=invocation.signal,
+            limits=WorkflowLimits(at_once=2),
+        )
+        done = await run_workflow(
+            invocation.agent.kernel,
+            work,
+            session_id=f"w-{invocation.call_id}",
+            options=ways,
+        )
+        return ak.ToolOutput.of(str(done.value))
+
+
+async def in_a_tool(stage: Stage) -> None:
+    """A workflow in a tool of the application's own."""
+    model = ScriptedModel([call("study")], ["done"], default=["more"])
+    await stage.start(model, tools=[InTool()], yielding=False)
+    stage.kernel.models.register("child", ScriptedModel(default=["word"]))
+    stage.send("go")
+    await stage.settle()
+
+
+@pytest.mark.clause("C10e", "S3b")
+@pytest.mark.parametrize("act", [dispose, cancel_scope, cancel_broadly])
+def test_the_end_of_an_agent_is_no_error_of_a_workflow_that_it_waits_for(
+    act: Act,
+) -> None:
+    """At no point of its opening, its work or its end is an error published."""
+    seen = cancel_everywhere(in_a_tool, act, at=("task-step",))
+    assert seen.endings["completed"]
+
+
+async def pipelines(stage: Stage) -> None:
+    """A workflow that asks for something else when an agent of it has failed."""
+
+    async def step(flow: Flow, value: object) -> object:
+        return await flow.agent(f"do {value}")
+
+    async def study(flow: Flow, _arguments: ak.JsonObject) -> ak.JsonValue:
+        try:
+            return str(await flow.pipeline(["a", "b"], step, step))
+        except WorkflowAgentError:
+            return (await flow.report("instead")).text
+
+    model = ScriptedModel([call("study")], ["done"], default=["more"])
+    tool = WorkflowTool(PLAIN, study, options=CHILD)
+    await stage.start(model, tools=[tool], yielding=False)
+    stage.expects_errors = True
+    stage.kernel.models.register("child", ScriptedModel(default=["word"]))
+    stage.kernel.on(ak.AgentDisposed, lambda p: check_log(p.agent.session.events))
+    stage.send("go")
+    await stage.settle()
+    if not stage.ended:
+        assert stage.kernel.agents == (stage.agent,)
+
+
+def below(stage: Stage, *, keep_inbox: bool) -> None:
+    for agent in stage.kernel.agents:
+        if agent is not stage.agent:
+            agent.cancel(keep_inbox=keep_inbox)
+
+
+def cancel_below(stage: Stage) -> None:
+    """Act: cancel every agent of the workflow, and its record's."""
+    below(stage, keep_inbox=False)
+
+
+def cancel_below_and_keep(stage: Stage) -> None:
+    """Act: the same, with their tasks parked: nobody is going to wake them."""
+    below(stage, keep_inbox=True)
+
+
+def cancel_the_youngest(stage: Stage) -> None:
+    """Act: cancel one agent, the last that was started."""
+    for agent in stage.kernel.agents[1:][-1:]:
+        agent.cancel()
+
+
+@pytest.mark.clause("S3b")
+@pytest.mark.case("SUB-01")
+@pytest.mark.parametrize(
+    "act", [cancel_below, cancel_below_and_keep, cancel_the_youngest]
+)
+def test_a_workflow_comes_to_its_end_whoever_stops_an_agent_of_it(act: Act) -> None:
+    """The agent has failed, for the function to say what that means; nothing hangs."""
+    seen = cancel_everywhere(pipelines, act, seeds=[1], at=("append", "notification"))
+    assert seen.endings["completed"] == seen.runs + 1

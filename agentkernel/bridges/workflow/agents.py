@@ -23,7 +23,7 @@ from agentkernel.bridges.subagents.values import ChildEnding
 
 from .fault import is_stop
 from .opening import read_all
-from .record import BEGUN, Record, digest_of, done
+from .record import BEGUN, DONE, Record, digest_of, done
 from .trace import Trace
 from .values import Progress, WorkflowLimitError, WorkflowLimits
 
@@ -77,6 +77,30 @@ class WorkflowRun:
         self._slots = trio.Semaphore(limits.at_once)
         self._on_progress = on_progress
 
+    def note(self, name: str, body: ak.JsonObject) -> None:
+        """Write into the record. Not a checkpoint.
+
+        Raises:
+          TurnCancelled: if the record has closed in the end of the turn that waits.
+          AgentDisposedError: if it has closed otherwise.
+
+        """
+        try:
+            self.agent.session.append(ak.Extension(name, body))
+        except ak.AgentDisposedError:
+            self.check_stop()
+            raise
+
+    def check_stop(self) -> None:
+        """Go no further if the turn that waits was stopped. Not a checkpoint.
+
+        Raises:
+          TurnCancelled: if it was.
+
+        """
+        if self.signal is not None:
+            self.signal.raise_if_cancelled()
+
     def tell(self, progress: Progress) -> None:
         """Tell who listens; what that raises is logged, and harms nobody."""
         if self._on_progress is None:
@@ -98,6 +122,9 @@ class WorkflowRun:
           The agent is stopped, and recorded as such: a later run asks it again, unless
           it was done by then.
 
+        Raises:
+          TurnCancelled: if the turn that waits was stopped.
+
         """
         schema = None if like is None else AnswerSchema(like)
         digest = digest_of(prompt, persona, None if schema is None else schema.schema)
@@ -114,6 +141,8 @@ class WorkflowRun:
         # Nobody acts on a result that a crash could still take back.
         await self.agent.session.flush()
         self.tell(Progress("ended", phase, position, persona.name, report))
+        # What a stop did to an agent is no failure of it.
+        self.check_stop()
         return report
 
     async def _recovered(  # noqa: ASYNC910  # waits only if it must
@@ -136,7 +165,7 @@ class WorkflowRun:
         )
         if not report.ok:
             return None
-        self.agent.session.append(done(asked.key, report))
+        self.note(DONE, done(asked.key, report))
         await self.agent.session.flush()
         return report
 
@@ -158,7 +187,6 @@ class WorkflowRun:
           As `ask`.
 
         """
-        session = self.agent.session
         label = asked.persona.name
         opened: list[ak.Agent] = []
 
@@ -167,7 +195,7 @@ class WorkflowRun:
             child.on(ak.Appended, self._count)
             body = {"key": asked.key, "child": child.id, "phase": phase}
             # On disk before the child begins: its parent's log is flushed next.
-            session.append(ak.Extension(BEGUN, body))
+            self.note(BEGUN, body)
             self.tell(Progress("started", phase, asked.position, label))
 
         options: ChildOptions = {
@@ -186,10 +214,12 @@ class WorkflowRun:
                 report = trace.report(child.id, asked.schema, unfinished=ending)
                 # The record closes early if the end of its agent was asked for.
                 with suppress(ak.AgentDisposedError):
-                    session.append(done(asked.key, report))
+                    self.agent.session.append(
+                        ak.Extension(DONE, done(asked.key, report))
+                    )
                 self.tell(Progress("ended", phase, asked.position, label, report))
             raise
-        session.append(done(asked.key, report))
+        self.note(DONE, done(asked.key, report))
         return report
 
     def _count(self, payload: ak.Appended) -> None:

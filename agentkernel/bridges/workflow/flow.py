@@ -47,7 +47,7 @@ class Flow:
         Not a checkpoint.
         """
         self._run.phase = name
-        self._run.agent.session.append(ak.Extension(PHASE, {"phase": name}))
+        self._run.note(PHASE, {"phase": name})
         self._run.tell(Progress("phase", name))
 
     async def report(
@@ -65,6 +65,7 @@ class Flow:
           The agent is stopped as `PARENT`, and waited for.
 
         Raises:
+          TurnCancelled: if the turn that waits for the workflow was stopped.
           WorkflowLimitError: if the workflow has used what it may.
           AgentDisposedError, KernelClosedError, StorageError: if it cannot be run or
             recorded.

@@ -18,7 +18,7 @@ import agentkernel as ak
 from agentkernel.bridges.subagents import Report
 from agentkernel.bridges.subagents.values import failure_of
 
-from .record import ENDED, Record, done
+from .record import DONE, ENDED, Record, done
 from .values import WorkflowRecordError
 
 __all__ = ["close_left", "open_record", "read_all", "read_record"]
@@ -110,7 +110,8 @@ async def close_left(agent: ak.Agent, record: Record) -> None:
         ending = ended[child]
         if ending.kind != "completed":
             failure = failure_of(ending.kind, ending.message)
-            session.append(done(key, Report(child, ending.kind, failure=failure)))
+            report = Report(child, ending.kind, failure=failure)
+            session.append(ak.Extension(DONE, done(key, report)))
     if record.ending == "interrupted":
         session.append(ak.Extension(ENDED, {"ending": "interrupted"}))
     await trio.lowlevel.checkpoint()

@@ -45,10 +45,9 @@ def digest_of(prompt: str, persona: Persona, schema: ak.JsonValue) -> str:
     return hashlib.sha256(encoded).hexdigest()[:32]
 
 
-def done(key: str, report: Report) -> ak.Extension:
-    """Make the fact that an agent has ended."""
-    body: dict[str, ak.JsonValue] = {"key": key, "report": msgspec.to_builtins(report)}
-    return ak.Extension(DONE, body)
+def done(key: str, report: Report) -> ak.JsonObject:
+    """Make what a record keeps of an agent that has ended."""
+    return {"key": key, "report": msgspec.to_builtins(report)}
 
 
 @final

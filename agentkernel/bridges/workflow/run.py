@@ -94,6 +94,9 @@ async def run_workflow(
 
     Raises:
       SessionBusyError: if a run with this record is going on.
+      TurnCancelled: if the turn of `signal` was stopped, or is ending with its agent.
+      AgentDisposedError, KernelClosedError: if the parent, or the kernel, is ending
+        otherwise.
       WorkflowLimitError: if its agents would be too deep; nothing is opened then.
       WorkflowRecordError: if the session is something else than a record.
       Exception: what `fn` raised; the record stays.
@@ -101,6 +104,29 @@ async def run_workflow(
     """
     ways = options or WorkflowOptions()
     refuse_depth(ways)
+    try:
+        return await _run(kernel, fn, session_id, ways)
+    except (ak.AgentDisposedError, ak.KernelClosedError):
+        # If the turn that waits is being ended as well, that is all there is to say.
+        if ways.signal is not None:
+            ways.signal.raise_if_cancelled()
+        raise
+
+
+async def _run(
+    kernel: ak.Kernel,
+    fn: Callable[[Flow], Awaitable[T]],
+    session_id: str,
+    ways: WorkflowOptions,
+) -> WorkflowResult[T]:
+    """Open the record, run the function, and close the record.
+
+    Always a checkpoint.
+
+    Cancellation:
+      As `run_workflow`.
+
+    """
     inherited = ways.parent.options if ways.parent is not None else ak.AgentOptions()
     # Its agents start from this; the record's own agent is asked nothing.
     base = msgspec.structs.replace(inherited, model=ways.model or inherited.model)
@@ -125,8 +151,7 @@ async def run_workflow(
             signal=ways.signal,
             on_progress=ways.on_progress,
         )
-        begun: ak.JsonObject = {"name": ways.name, "known": len(record.known)}
-        agent.session.append(ak.Extension(STARTED, begun))
+        run.note(STARTED, {"name": ways.name, "known": len(record.known)})
         try:
             # What the function does is not undone by a crash that takes this back.
             await agent.session.flush()

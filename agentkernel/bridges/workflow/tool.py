@@ -100,7 +100,8 @@ class WorkflowTool:
           Passes through when every agent of the workflow has ended.
 
         Raises:
-          TurnCancelled: if it failed when the turn had been stopped.
+          TurnCancelled: if the turn was stopped.
+          Exception: what `fn` raised while the turn was being stopped.
           WorkflowLimitError: if the workflow's agents would be too deep.
           WorkflowRecordError: if there is no such record of this agent and tool.
 
@@ -122,8 +123,10 @@ class WorkflowTool:
             done = await run_workflow(
                 call.agent.kernel, work, session_id=record, options=options
             )
-        except Exception as error:  # noqa: BLE001  # the result names the record, so that it can go on
-            call.signal.raise_if_cancelled()
+        except Exception as error:
+            if call.signal.cancelled:
+                # A fault of its own is published, as that of any tool is.
+                raise
             text = f"{error} To go on from here, call again with resume={record!r}."
             failure = ak.ToolFailure("WORKFLOW_FAILED", text)
             return ak.ToolOutput((ak.TextBlock(text),), failure, meta)  # noqa: ASYNC910  # a run that raises has passed one
