@@ -16,6 +16,7 @@ import agentkernel as ak
 from agentkernel.bridges.subagents import Persona, Report, SchemaLike
 
 from .agents import WorkflowRun
+from .fault import describe
 from .record import PHASE
 from .values import Progress, WorkflowAgentError
 
@@ -71,8 +72,8 @@ class Flow:
             recorded.
 
         """
-        position = self._next()
-        return await self._run.ask(position, prompt, persona or Persona(), schema)
+        position, who = self._next(), persona or Persona()
+        return await self._run.ask(position, prompt, who, schema)
 
     async def agent(
         self,
@@ -93,9 +94,13 @@ class Flow:
           WorkflowLimitError: as `report`, and what else that raises.
 
         """
-        found = await self.report(prompt, schema=schema, persona=persona)
+        position, who = self._next(), persona or Persona()
+        phase = self._run.phase
+        found = await self._run.ask(position, prompt, who, schema)
         if not found.ok:
-            raise WorkflowAgentError(found)
+            raise WorkflowAgentError(
+                found, label=who.name, position=position, phase=phase
+            )
         return found.text if schema is None else found.answer
 
     async def parallel(
@@ -113,7 +118,7 @@ class Flow:
 
         Raises:
           Exception: what a branch raised; the others are cancelled then.
-          ExceptionGroup: if several raised.
+          ExceptionGroup: if several raised; its message says what.
 
         """
         return await _together(self._branches(list(branches)))
@@ -174,7 +179,7 @@ class Flow:
 async def _together(
     branches: Sequence[tuple[Callable[[Flow], Awaitable[T]], Flow]],
 ) -> list[T]:
-    """Run branches in a nursery; a lone error leaves it as itself.
+    """Run branches in a nursery; a lone error leaves it as itself, several by name.
 
     Always a checkpoint.
 
@@ -195,6 +200,8 @@ async def _together(
     except ExceptionGroup as group:
         if len(group.exceptions) == 1:
             raise group.exceptions[0] from None  # noqa: ASYNC123  # the only one of its group
-        raise
+        count = len(group.exceptions)
+        words = f"{count} branches of the workflow failed: {describe(group)}"
+        raise ExceptionGroup(words, group.exceptions) from None
     await trio.lowlevel.checkpoint()
     return [results[index] for index in range(len(branches))]

@@ -10,6 +10,7 @@ import msgspec
 import agentkernel as ak
 from agentkernel.bridges.subagents import AnswerSchema
 
+from .fault import describe
 from .flow import Flow
 from .resuming import find_record, record_of
 from .run import WorkflowOptions, refuse_depth, run_workflow
@@ -29,7 +30,8 @@ _RESUME_ABOUT = (
 class WorkflowTool:
     """A function that has agents do its work, as a tool; an `agentkernel.Tool`.
 
-    Its result is what the function returns, as JSON or as text. A later call with
+    Its result is what the function returns, as JSON or as text; what JSON cannot carry
+    is refused, as a failure of the function. A later call with
     `resume` goes on from the record of an earlier one: from the one that is named, or
     from the `latest` that did not complete. A result that says that the function
     failed names the record; that of a call which was stopped, ran into its limit or
@@ -127,15 +129,26 @@ class WorkflowTool:
             if call.signal.cancelled:
                 # A fault of its own is published, as that of any tool is.
                 raise
-            text = f"{error} To go on from here, call again with resume={record!r}."
+            text = (
+                f"The workflow failed: {describe(error).removesuffix('.')}. "
+                f"To go on from here, call again with resume={record!r}."
+            )
             failure = ak.ToolFailure("WORKFLOW_FAILED", text)
             return ak.ToolOutput((ak.TextBlock(text),), failure, meta)  # noqa: ASYNC910  # a run that raises has passed one
         return ak.ToolOutput((ak.TextBlock(done.value),), meta=meta)
 
 
 def _shown(value: ak.JsonValue) -> str:
-    """Make what the model is shown of a result."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    """Make what the model is shown of a result.
+
+    Raises:
+      TypeError: if something in it is not JSON; it names the place.
+
+    """
+    frozen = ak.freeze(value)
+    if isinstance(frozen, str):
+        return frozen
+    return msgspec.json.encode(frozen).decode()
 
 
 def _parted(arguments: ak.JsonObject) -> tuple[ak.JsonObject, str | None]:

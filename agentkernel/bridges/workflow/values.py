@@ -19,12 +19,28 @@ __all__ = [
 
 
 class WorkflowAgentError(ak.AgentKernelError):
-    """If an agent of a workflow did not do what it was asked for."""
+    """If an agent of a workflow did not do what it was asked for.
 
-    def __init__(self, report: Report) -> None:
+    Attributes:
+      report: what became of it.
+      label: the name of its persona.
+      position: where in the workflow it was asked.
+      phase: that went on, empty if the workflow has none.
+
+    """
+
+    def __init__(
+        self, report: Report, *, label: str, position: str, phase: str = ""
+    ) -> None:
         assert report.failure is not None
         self.report = report
-        super().__init__(report.failure.message)
+        self.label = label
+        self.position = position
+        self.phase = phase
+        where = f", in phase {phase!r}" if phase else ""
+        super().__init__(
+            f"agent {label!r} at {position}{where}: {report.failure.message}"
+        )
 
 
 class WorkflowLimitError(ak.AgentKernelError):
