@@ -75,7 +75,11 @@ async def test_a_stubborn_prompt_hook_is_gone_before_the_agent_is_idle(
 @pytest.mark.clause("L3")
 @pytest.mark.case("HOOK-01")
 @pytest.mark.parametrize(
-    "event", ["SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"]
+    "event",
+    [
+        *("SessionStart", "UserPromptSubmit", "PreToolUse", "PermissionRequest"),
+        *("PostToolUse", "PostToolUseFailure", "PostToolBatch", "Stop"),
+    ],
 )
 async def test_a_hanging_hook_ends_with_its_turn_at_every_event(
     agent: ak.Agent, model: ScriptedModel, tmp_path: Path, started: Path, event: str
@@ -85,7 +89,17 @@ async def test_a_hanging_hook_ends_with_its_turn_at_every_event(
     flag = tmp_path / "once"
     line = f"test -e {flag} && exit 0; touch {flag}; echo > {started}; sleep {mark}; exit 2"
     attach(agent, tmp_path, (event, line))
-    agent.tools.add(BodyTool("t", returns_done))
+
+    async def fails(_call: ak.ToolInvocation) -> ak.ToolOutput:
+        raise RuntimeError("broken")
+
+    async def ask(_payload: ak.PreExecute, _next: object) -> ak.Ask:
+        return ak.Ask("sure?")
+
+    if event == "PermissionRequest":
+        agent.on(ak.PreExecute, ask)
+    body = fails if event == "PostToolUseFailure" else returns_done
+    agent.tools.add(BodyTool("t", body))
     model.add([call("t")], ["done"])
     agent.followup("go")
     await wait_started(started)

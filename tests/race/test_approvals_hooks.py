@@ -46,6 +46,8 @@ EVENTS: tuple[HookEvent, ...] = (
     "PreToolUse",
     "PostToolUse",
     "Stop",
+    "PermissionRequest",
+    "PostToolBatch",
 )
 SAID: dict[HookEvent, str] = {
     "SessionStart": "hello",
@@ -147,7 +149,7 @@ ACTS: tuple[Act, ...] = (
     cancel_scope,
 )
 # Each act meets the hook of another event while it is held.
-CASES = list(zip(EVENTS, ACTS, strict=True))
+CASES = list(zip(EVENTS, (*ACTS, cancel_and_keep, dispose), strict=True))
 
 
 @pytest.mark.clause("L3", "C11a", "C11b")
