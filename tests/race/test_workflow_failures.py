@@ -142,3 +142,32 @@ async def test_a_result_that_json_can_carry_is_shown_as_it_is() -> None:
         == '["\ufffd",[1,2.5],null]'
     )
     assert await told(lambda _flow: "\udcff") == "\ufffd"
+
+
+@pytest.mark.clause("D4")
+async def test_what_agents_are_asked_may_hold_any_string() -> None:
+    """By the one rule for text that no encoder takes, in prompt, persona and phase."""
+    model = Echo()
+
+    async def work(flow: Flow) -> ak.JsonValue:
+        flow.phase("\udcff")
+        persona = Persona("\udcff", system="be \udcff")
+        return await flow.agent("read \udcff", persona=persona)
+
+    async with opened(model) as kernel:
+        for started in (1, 0):
+            done = await run_workflow(kernel, work, session_id="w", options=OPTIONS)
+            assert (done.value, done.started) == ("READ \ufffd", started)
+    assert model.asked == ["read \ufffd"]
+
+
+async def test_a_prompt_that_is_no_text_is_refused_before_anything_is_begun() -> None:
+    """With what is wrong, not with what an encoder thinks of it."""
+
+    async def work(flow: Flow) -> None:
+        await flow.agent(cast("str", 5))
+
+    async with opened(Echo()) as kernel:
+        with pytest.raises(TypeError, match="a prompt is text, not int"):
+            await run_workflow(kernel, work, session_id="w", options=OPTIONS)
+        assert len(await kernel.store.sessions()) == 1

@@ -43,6 +43,20 @@ class _Asked(msgspec.Struct, frozen=True, eq=False):
     schema: AnswerSchema | None
 
 
+def _asked(
+    position: str, prompt: str, persona: Persona, like: SchemaLike | None
+) -> _Asked:
+    """Make a request, with clean text, as the agent will be told it."""
+    given: object = prompt
+    if not isinstance(given, str):
+        raise TypeError(f"a prompt is text, not {type(given).__name__}")
+    prompt = ak.clean_text(prompt)
+    persona = msgspec.convert(ak.freeze(msgspec.to_builtins(persona)), Persona)
+    schema = None if like is None else AnswerSchema(like)
+    digest = digest_of(prompt, persona, None if schema is None else schema.schema)
+    return _Asked(position, f"{position} {digest}", prompt, persona, like, schema)
+
+
 @final
 class WorkflowRun:
     """What all flows of one run share; made by `run_workflow`, lives as long as it.
@@ -123,16 +137,16 @@ class WorkflowRun:
           it was done by then.
 
         Raises:
+          TypeError: if the prompt is no text.
           TurnCancelled: if the turn that waits was stopped.
 
         """
-        schema = None if like is None else AnswerSchema(like)
-        digest = digest_of(prompt, persona, None if schema is None else schema.schema)
-        asked = _Asked(position, f"{position} {digest}", prompt, persona, like, schema)
+        asked = _asked(position, prompt, persona, like)
+        label = asked.persona.name
         await trio.lowlevel.checkpoint()
         known = self._known.get(asked.key) or await self._recovered(asked)
         if known is not None:
-            self.tell(Progress("reused", self.phase, position, persona.name, known))
+            self.tell(Progress("reused", self.phase, position, label, known))
             return known
         async with self._slots:
             self._admit()
@@ -140,7 +154,7 @@ class WorkflowRun:
             report = await self._run(asked, phase)
         # Nobody acts on a result that a crash could still take back.
         await self.agent.session.flush()
-        self.tell(Progress("ended", phase, position, persona.name, report))
+        self.tell(Progress("ended", phase, position, label, report))
         # What a stop did to an agent is no failure of it.
         self.check_stop()
         return report

@@ -47,7 +47,7 @@ class Flow:
 
         Not a checkpoint.
         """
-        self._run.phase = name
+        name = self._run.phase = ak.clean_text(name)
         self._run.note(PHASE, {"phase": name})
         self._run.tell(Progress("phase", name))
 
