@@ -1,4 +1,7 @@
-"""Tools to test agents, and what is plugged into a kernel, without chance or time."""
+"""Tools to test agents, and what is plugged into a kernel, without chance or time.
+
+A state machine is in `agentkernel.testing.machine`, which needs Hypothesis.
+"""
 
 from .cancellation import (
     Act as Act,
@@ -14,6 +17,7 @@ from .cancellation import (
 )
 from .faulty import FaultyStore as FaultyStore, Hold as Hold
 from .log_check import LogReport as LogReport, check_log as check_log
+from .machine_host import Host as Host
 from .model_check import check_model as check_model
 from .models import (
     EOF as EOF,

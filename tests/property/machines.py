@@ -1,364 +1,525 @@
-"""One agent against a reference model, every verb at any time.
+"""What an agent's turn can wait on, as parts of a state machine that can be combined.
 
-`Host` is a host loop with Trio as its guest: the verbs are called from its thread
-between two scheduling passes, as a callback of an application's loop would, and a
-rule can let one pass go by, or all that there are. `Reference` says what the inbox
-holds, what a cancel answers, and which turns there may be. It follows the contract,
-not the code: it learns from the log only *when* a turn starts or ends, which depends
-on how many passes went by, and knows by itself *what* has to be in it.
+Each part brings one bridge into an `AgentMachine`: what is installed, the rules that
+a client of it has, and what must be true of it when every task waits and when an
+agent has ended. The verbs of the agent come in between, at any time.
 """
 
 from __future__ import annotations
 
-import queue
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
-from typing import Literal, TypeAlias, TypeVar
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Literal, TypeAlias, TypeVar, cast
 
-import outcome
+import pytest
 import trio
-import trio.testing
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
 
 import agentkernel as ak
-from agentkernel._session.fold import Fold
+from agentkernel.bridges.approvals import (
+    GRANT,
+    Approvals,
+    Question,
+    StaleApprovalError,
+)
+from agentkernel.bridges.hooks import Hook, HookRun, Hooks, HookSettings
+from agentkernel.bridges.jobs import (
+    Job,
+    JobLimitError,
+    JobResult,
+    Jobs,
+    child_job,
+)
+from agentkernel.bridges.subagents import Persona, Subagents, agent_tool
+from agentkernel.bridges.workflow import Flow, WorkflowOptions, WorkflowTool
+from agentkernel.testing import call
+from agentkernel.testing.machine import AgentMachine, Answer
+from agentkernel.tools.approval import Policy, Rule
 
 T = TypeVar("T")
-QueueName: TypeAlias = Literal["next_turn", "next_step"]
-Answer: TypeAlias = Literal["text", "call", "error"]
+SMALL = st.integers(0, 5)
+Decision: TypeAlias = Literal["allow", "deny"]
+DECISIONS: st.SearchStrategy[Decision] = st.sampled_from(("allow", "deny"))
+PUSHES = Policy((Rule("ask", "push", scope="session"),), "allow")
 
 
-# Far above what any rule takes to come to rest.
-MOST_PASSES = 20_000
+def chosen(items: Sequence[T], which: int) -> T:
+    return items[which % len(items)]
 
 
-class Host:
-    """Runs Trio as a guest, one scheduling pass at a time."""
+def body_of(fact: ak.Extension) -> dict[str, object]:
+    return cast("dict[str, object]", fact.body)
+
+
+class WithApprovals(AgentMachine):
+    """The tool `push` is asked about, of every agent."""
+
+    approvals: Approvals
 
     def __init__(self) -> None:
-        self._due: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._result: outcome.Outcome[None] | None = None
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._nursery: trio.Nursery | None = None
-        trio.lowlevel.start_guest_run(
-            self._main,
-            run_sync_soon_threadsafe=self._due.put,
-            done_callback=self._done,
-            clock=trio.testing.MockClock(autojump_threshold=0),
-            host_uses_signal_set_wakeup_fd=True,
-        )
-        self._until(lambda: self._nursery is not None)
+        super().__init__()
+        self.closed: list[str] = []
+        # Sessions with a yes for good, and the calls that were made in them since.
+        self.granted: set[str] = set()
+        self.waived: set[str] = set()
 
-    def tick(self) -> None:
-        """Let one scheduling pass go by."""
-        assert self._token is not None
-        self._token.run_sync_soon(int)
-        self._due.get()()
+    def install(self, kernel: ak.Kernel) -> None:
+        super().install(kernel)
+        self.approvals = Approvals(kernel, PUSHES)
+        kernel.on(ak.Appended, self._question_seen)
 
-    def settle(self) -> None:
-        """Let passes go by until every task waits."""
-        self.run(trio.testing.wait_all_tasks_blocked)
+    def revive(self, kernel: ak.Kernel) -> None:
+        super().revive(kernel)
+        Approvals(kernel, PUSHES)
 
-    def start(self, fn: Callable[[], Awaitable[object]]) -> None:
-        """Start a task; it runs as passes go by."""
-        assert self._nursery is not None
-        self._nursery.start_soon(fn)
+    def tools(self) -> Iterable[ak.Tool]:
+        return (*super().tools(), self.world.tool("push"))
 
-    def run(self, fn: Callable[[], Awaitable[T]]) -> T:
-        """Run an async function to its end, and return what it returned."""
-        results: list[outcome.Outcome[T]] = []
+    def answers(self) -> st.SearchStrategy[Answer]:
+        pushes: list[Answer] = [
+            (call("push"),),
+            ("both", call("push"), call("look"), call("push")),
+        ]
+        return super().answers() | st.sampled_from(pushes)
 
-        async def catch() -> None:
+    def _question_seen(self, payload: ak.Appended) -> None:
+        agent, fact = payload.agent, payload.event.data
+        if isinstance(fact, ak.ApprovalDecided):
+            self.closed.append(fact.approval_id)
+        elif isinstance(fact, ak.Extension) and fact.name == GRANT:
+            self.granted.add(agent.id)
+        elif isinstance(fact, ak.AssistantReplied) and agent.id in self.granted:
+            self.waived |= {one.call_id for one in fact.message.calls}
+        elif isinstance(fact, ak.ApprovalAsked) and fact.call_id in self.waived:
+            self.problems.append(f"asked again after a yes for the session: {fact}")
+
+    def held(self) -> list[tuple[str, object]]:
+        return super().held() + [(q.agent.id, q) for q in self.approvals.open()]
+
+    def release(self) -> None:
+        super().release()
+        for question in self.approvals.open():
+            self.approvals.answer(question.id, "deny")
+
+    @rule(count=st.integers(1, 3))
+    def ask(self, count: int) -> None:
+        """Have the agent's model make calls that are asked about."""
+        self.lead((call("push"),) * count)
+
+    @precondition(lambda self: self.approvals.open())
+    @rule(which=SMALL, decision=DECISIONS, last=st.booleans())
+    def answer(self, which: int, decision: Decision, *, last: bool) -> None:
+        """Answer an open question: once, or for the session."""
+        question = chosen(self.approvals.open(), which)
+        if decision == "deny":
+            self.approvals.answer(question.id, "deny", reason="no")
+        else:
+            scope = "session" if last and question.may_last else "once"
+            self.approvals.answer(question.id, "allow", scope=scope)
+        self._is_closed(question)
+
+    @precondition(lambda self: self.approvals.open())
+    @rule(which=SMALL, keep=st.booleans())
+    def dismiss(self, which: int, *, keep: bool) -> None:
+        """Stop the turn that asks."""
+        self.watch()
+        question = chosen(self.approvals.open(), which)
+        with self.own_cancel():
+            if question.agent is self.agent:
+                self.reference.cancel(keep_inbox=keep, turn=question.turn)
+            receipt = self.approvals.dismiss(question.id, keep_inbox=keep)
+        assert receipt.turn == question.turn, receipt
+        self._is_closed(question)
+
+    @precondition(lambda self: self.closed)
+    @rule(which=SMALL, decision=DECISIONS)
+    def answer_too_late(self, which: int, decision: Decision) -> None:
+        """An answer to what is closed is an error, and changes nothing."""
+        seqs = [agent.session.last_seq for agent in self.kernel.agents]
+        approval_id = self.closed[-1 - which % len(self.closed)]
+        with pytest.raises(StaleApprovalError):
+            self.approvals.answer(approval_id, decision)
+        after = [agent.session.last_seq for agent in self.kernel.agents]
+        assert seqs == after, f"{approval_id} was answered too late"
+
+    def _is_closed(self, question: Question) -> None:
+        assert question not in self.approvals.open(), f"{question} is open"
+        assert self.closed.count(question.id) == 1, f"{question} was not closed once"
+
+    def check_settled(self) -> None:
+        super().check_settled()
+        for agent in self.kernel.agents:
+            listed = [q.id for q in self.approvals.open(agent)]
+            recorded = [q.approval_id for q in agent.session.open_approvals]
+            assert listed == recorded, f"{agent}: {listed} are open, not {recorded}"
+            assert agent.status == "running" or not listed, f"{agent}: {listed}"
+        live = {agent.id for agent in self.kernel.agents}
+        assert all(q.agent.id in live for q in self.approvals.open())
+
+
+class GatedExecutor:
+    """Runs hooks in memory: one of an event that is held waits to be told."""
+
+    def __init__(self, machine: WithHooks) -> None:
+        self._machine = machine
+
+    async def run(self, hook: Hook, stdin: bytes, *, signal: ak.TurnSignal) -> HookRun:
+        await trio.lowlevel.checkpoint()
+        if hook.event not in self._machine.holding:
+            return HookRun(0)
+        agent = str(json.loads(stdin)["session_id"])
+        answer: Answer | None = None
+        with trio.CancelScope() as scope:
+            unregister = signal.on_cancel(lambda _reason: scope.cancel())
             try:
-                results.append(outcome.Value(await fn()))
-            except Exception as error:  # noqa: BLE001 - raised in the host
-                results.append(outcome.Error(error))
-
-        self.start(catch)
-        self._until(lambda: bool(results))
-        return results[0].unwrap()
-
-    def close(self) -> None:
-        """End the guest run; raise what it raised."""
-        assert self._nursery is not None
-        self._nursery.cancel_scope.cancel()
-        self._until(lambda: self._result is not None)
-        assert self._result is not None
-        self._result.unwrap()
-
-    def _until(self, reached: Callable[[], bool]) -> None:
-        for _ in range(MOST_PASSES):
-            if reached():
-                return
-            self._due.get(timeout=20)()
-        raise AssertionError("the agent spins: its tasks never come to rest")
-
-    def _done(self, result: outcome.Outcome[None]) -> None:
-        self._result = result
-
-    async def _main(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+                answer = await self._machine.world.wait("hook", agent, name=hook.event)
+            finally:
+                unregister()
+        if answer is None:
+            return HookRun(cancelled=True)
+        for item in answer:
+            if isinstance(item, Exception):
+                return HookRun(2, stderr="no")
+            if isinstance(item, ak.ToolCallChunk):
+                return HookRun(0, stdout='{"continue": false, "stopReason": "halt"}')
+        return HookRun(0, stdout="noted")
 
 
-class Waiting:
-    """A request or a body that waits to be told how it goes on."""
-
-    def __init__(self, turn: int, kind: Literal["request", "tool"]) -> None:
-        self.turn = turn
-        self.kind = kind
-        self.answer: Answer | None = None
-        self.told = trio.Event()
-
-    def tell(self, answer: Answer) -> None:
-        self.answer = answer
-        self.told.set()
+HOOKED = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop", "SubagentStop")
 
 
-class World:
-    """The agent's model and tool: what they are asked, and who waits."""
+class WithHooks(AgentMachine):
+    """A hook at each of many points; those of the events that are held wait."""
 
     def __init__(self) -> None:
-        self.waiting: list[Waiting] = []
-        self.requests: list[tuple[ak.Message, ...]] = []
-        # The log as the agent's memory holds it, told by the machine.
-        self.log: Callable[[], Iterable[ak.SessionEvent]] = tuple
-        self.problems: list[str] = []
-        self.open = True
-        self.spec = ak.ToolSpec("look", "Look.", {"type": "object"})
-        self.parallel_safe = True
-        self.max_seconds = None
+        super().__init__()
+        self.holding: set[str] = {"PreToolUse"}
+        self.running: set[tuple[str, str]] = set()
 
-    async def wait(self, turn: int, kind: Literal["request", "tool"]) -> Answer:
-        if not self.open:
-            await trio.lowlevel.checkpoint()
-            return "text"
-        waiting = Waiting(turn, kind)
-        self.waiting.append(waiting)
-        try:
-            await waiting.told.wait()
-        finally:
-            self.waiting.remove(waiting)
-        assert waiting.answer is not None
-        return waiting.answer
+    def install(self, kernel: ak.Kernel) -> None:
+        super().install(kernel)
+        self._hook_into(kernel)
+        kernel.on(ak.Appended, self._hook_seen)
 
-    @asynccontextmanager
-    async def stream(
-        self, request: ak.ModelRequest
-    ) -> AsyncGenerator[AsyncIterator[ak.Chunk], None]:
-        messages = tuple(request.messages)
-        self.requests.append(messages)
-        rebuilt = tuple(Fold.over(e.data for e in self.log()).history.view())
-        if rebuilt != messages:
-            self.problems.append(f"the log gives {rebuilt}, the request had {messages}")
-        yield self._answer(request.turn)
+    def revive(self, kernel: ak.Kernel) -> None:
+        super().revive(kernel)
+        self._hook_into(kernel)
 
-    async def _answer(self, turn: int) -> AsyncIterator[ak.Chunk]:
-        yield ak.TextChunk("so ")
-        answer = await self.wait(turn, "request")
-        if answer == "error":
-            raise ak.ModelError("refused", code="invalid-request")
-        yield ak.TextChunk("far")
-        if answer == "call":
-            yield ak.ToolCallChunk("look", "{}")
-            yield ak.FinishChunk("tool-calls")
-        else:
-            yield ak.FinishChunk("stop")
+    def _hook_into(self, kernel: ak.Kernel) -> None:
+        value: dict[str, object] = {}
+        for event in (*HOOKED, "Interrupt", "SessionStart", "SessionEnd"):
+            value[event] = [{"hooks": [{"type": "command", "command": event}]}]
+        settings = HookSettings.from_json({"hooks": value})
+        Hooks(kernel, settings, executor=GatedExecutor(self))
 
-    def check(self, arguments: ak.JsonObject) -> ak.JsonObject:
-        return arguments
+    def expects(self, message: ak.UserMessage) -> bool:
+        return message.meta.get("source") == "hook" or super().expects(message)
 
-    async def run(self, call: ak.ToolInvocation) -> ak.ToolOutput:
-        if await self.wait(call.turn, "tool") == "error":
-            raise ValueError("the tool failed")
-        return ak.ToolOutput.of("seen")
+    def expects_cancel(self, payload: ak.CancelRequested) -> bool:
+        # A hook about a call that says `continue: false` parks what is pending.
+        return payload.keep_inbox or super().expects_cancel(payload)
+
+    def _hook_seen(self, payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.HookInvoked):
+            self.running.add((payload.agent.id, fact.hook_id))
+        elif isinstance(fact, ak.HookReturned):
+            self.running.remove((payload.agent.id, fact.hook_id))
+
+    @rule(count=st.integers(1, 2), event=st.sampled_from(HOOKED))
+    def run_into_hooks(self, count: int, event: str) -> None:
+        """Have the agent's model make calls, while hooks of an event wait."""
+        self.holding.add(event)
+        self.lead((call("look"),) * count)
+
+    @rule(event=st.sampled_from(HOOKED))
+    def hold_hooks(self, event: str) -> None:
+        """Have the hooks of an event wait from now on, or not any more."""
+        self.holding ^= {event}
+
+    def check_settled(self) -> None:
+        super().check_settled()
+        running = {agent for agent, _ in self.running}
+        waiting = {one.agent for one in self.world.waiting if one.kind == "hook"}
+        assert running == waiting, f"{self.running}, of which {waiting} wait"
+        for agent in self.kernel.agents:
+            assert agent.status == "running" or agent.id not in running, agent
 
 
-class Reference:
-    """What the contract says of one agent's inbox, turns and stops."""
+class WithJobs(AgentMachine):
+    """Work that outlives turns: of its own, and, with children, detached ones."""
+
+    MOST = 3
+    jobs: Jobs
 
     def __init__(self) -> None:
-        self.queues: dict[QueueName, list[str]] = {"next_turn": [], "next_step": []}
-        self.claimed: dict[str, QueueName] = {}
-        self.passive: set[str] = set()
-        self.gone: dict[str, str] = {}
-        self.entered_in: dict[str, int] = {}
-        self.endings: dict[int, str] = {}
-        self.status = "idle"
-        self.turn: int | None = None
-        self.step_seen = False
-        # Whether the holder of the next or the current turn can still be stopped.
-        self.holder = False
-        self.wanted = False
-        # A turn, or maintenance, was stopped, and the agent is not idle yet.
-        self.converging = False
-        self.latch: set[str] = set()
-        self.latched_wake = False
-        self.disposing = False
-        self.stopped = False
-        self.failed = False
-        self.maintaining = False
+        super().__init__()
+        self.with_idle = False
+        self.waited: list[tuple[Job, str]] = []
 
-    # --- what can be seen
+    def install(self, kernel: ak.Kernel) -> None:
+        super().install(kernel)
+        self.jobs = Jobs(kernel, max_jobs=self.MOST)
+        kernel.on(ak.StatusChanged, self._owner_idle)
+
+    def revive(self, kernel: ak.Kernel) -> None:
+        super().revive(kernel)
+        Jobs(kernel, max_jobs=self.MOST)
+
+    def expects(self, message: ak.UserMessage) -> bool:
+        is_notice = message.kind == "notice" and "job" in message.meta
+        return is_notice or super().expects(message)
+
+    def _owner_idle(self, payload: ak.StatusChanged) -> None:
+        if payload.agent is self.agent and payload.status == "idle" and self.with_idle:
+            self.with_idle = False
+            for waiting in self.world.waiting:
+                if waiting.kind == "job":
+                    waiting.tell(("in that very tick",))
+
+    async def _work(self, job: Job) -> JobResult:
+        # It works for nobody's turn.
+        answer = await self.world.wait("job", "", name=job.id)
+        for item in answer:
+            if isinstance(item, Exception):
+                raise item
+        return JobResult("the job is done")
+
+    @rule(child=st.booleans())
+    def start_job(self, *, child: bool) -> None:
+        """Start a job, unless there are too many."""
+        before = self.agent.session.last_seq
+        body = child_job(Subagents(), "work") if child else self._work
+        running = [j for j in self.jobs.of(self.agent) if j.status == "running"]
+        if len(running) < self.MOST:
+            self.jobs.start(self.agent, body, kind="test", title="work")
+            return
+        with pytest.raises(JobLimitError):
+            self.jobs.start(self.agent, body, kind="test", title="work")
+        assert self.agent.session.last_seq == before, "what is refused leaves no trace"
+
+    @rule()
+    def finish_with_idle(self) -> None:
+        """Have the jobs end in the tick in which their owner goes idle."""
+        self.with_idle = True
+
+    @precondition(lambda self: self.jobs.of(self.agent))
+    @rule(which=SMALL)
+    def kill_job(self, which: int) -> None:
+        """End a job; one that has ended, or is being ended, is left as it is."""
+        job = chosen(self.jobs.of(self.agent), which)
+        expected = job.status == "running" and not job.was_killed
+        assert job.kill() is expected, f"{job}: {expected}"
+
+    @precondition(lambda self: self.jobs.of(self.agent))
+    @rule(which=SMALL)
+    def wait_for_job(self, which: int) -> None:
+        """Wait for a job, from outside of any turn."""
+        job = chosen(self.jobs.of(self.agent), which)
+
+        async def wait() -> None:
+            self.waited.append((job, await job.wait()))
+
+        self.host.start(wait)
+
+    def check_settled(self) -> None:
+        super().check_settled()
+        for job in self.jobs.of(self.agent):
+            told = self.agent.session.record(f"{job.id}-ended")
+            assert (job.status == "running") is (told is None), f"{job}, told {told}"
+        for job, status in self.waited:
+            assert job.status == status, f"{job} was waited for: {status}"
+
+    def check_ended(self, agent: ak.Agent, log: Sequence[ak.SessionEvent]) -> None:
+        super().check_ended(agent, log)
+        notices: Counter[str] = Counter()
+        facts: dict[str, Counter[str]] = {}
+        for fact in (event.data for event in log):
+            if isinstance(fact, ak.Extension) and fact.name.startswith("job/"):
+                if body_of(fact)["owner"] == agent.id:
+                    count = facts.setdefault(fact.name, Counter())
+                    count[str(body_of(fact)["job"])] += 1
+            elif isinstance(fact, ak.InboxSpliced) and fact.outcome is None:
+                new = (m for m in fact.inserted if m.id not in fact.removed)
+                notices.update(str(m.meta["job"]) for m in new if m.kind == "notice")
+        started = facts.get("job/started", Counter())
+        assert all(count == 1 for count in started.values()), started
+        ended = facts.get("job/ended", Counter())
+        assert ended == started, f"{started} were started, {ended} have ended"
+        assert notices == started, f"{started} were started, {notices} were told"
+
+
+class WithChildren(AgentMachine):
+    """A model may have children, and they may have theirs; they use the same world."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.detached: set[str] = set()
+        # Those that are to stop and have not come to it yet.
+        self.stopping: dict[ak.Agent, ak.CancelCause] = {}
+
+    def install(self, kernel: ak.Kernel) -> None:
+        super().install(kernel)
+        kernel.on(ak.Appended, self._child_seen)
+        kernel.on(ak.CancelRequested, self._stop_seen)
+        kernel.on(ak.StatusChanged, self._idle_seen)
+
+    def revive(self, kernel: ak.Kernel) -> None:
+        super().revive(kernel)
+        if not isinstance(self, WithJobs):
+            # They see to the children that a crash has cut off, too.
+            Jobs(kernel)
+
+    def tools(self) -> Iterable[ak.Tool]:
+        personas = (Persona("plain"), Persona("fork", fork=True))
+        return (*super().tools(), agent_tool(*personas, max_depth=2))
+
+    def answers(self) -> st.SearchStrategy[Answer]:
+        children: list[Answer] = [
+            (call("agent", prompt="go"),),
+            (call("agent", prompt="go", agent="fork"), call("agent", prompt="you")),
+        ]
+        return super().answers() | st.sampled_from(children)
+
+    def _child_seen(self, payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.SubagentDescribed) and fact.detached:
+            self.detached.add(fact.child)
+
+    def _stop_seen(self, payload: ak.CancelRequested) -> None:
+        self.stopping.setdefault(payload.agent, payload.cause)
+
+    def _idle_seen(self, payload: ak.StatusChanged) -> None:
+        if payload.status == "idle":
+            self.stopping.pop(payload.agent, None)
+
+    def working(self) -> set[str]:
+        working = super().working()
+        # Parents come first.
+        for agent in self.kernel.agents:
+            parent = agent.parent
+            if parent is not None and agent.id not in self.detached:
+                working |= {agent.id} if parent.id in working else set()
+        return working
 
     @property
-    def pending(self) -> list[str]:
-        """In the order in which they would be claimed."""
-        return [*self.queues["next_step"], *self.queues["next_turn"]]
+    def others(self) -> list[ak.Agent]:
+        return [agent for agent in self.kernel.agents if agent is not self.agent]
 
-    @property
-    def owes_step(self) -> bool:
-        return any(i not in self.passive for i in self.queues["next_step"])
+    @rule(count=st.integers(1, 3), below=st.booleans())
+    def have_children(self, count: int, *, below: bool) -> None:
+        """Have the agent's model wait for children, and a child's for its own."""
+        self.lead((call("agent", prompt="go"),) * count)
+        for waiting in self.world.waiting:
+            if below and waiting.agent != self.agent.id and waiting.kind == "request":
+                waiting.tell((call("agent", prompt="deeper"),))
+                self.settle()
+                break
 
-    @property
-    def has_work(self) -> bool:
-        return bool(self.queues["next_turn"]) or self.owes_step
+    @precondition(lambda self: self.others)
+    @rule(which=SMALL, keep=st.booleans())
+    def cancel_child(self, which: int, *, keep: bool) -> None:
+        """Stop a child alone; whoever waits for it goes on."""
+        chosen(self.others, which).cancel(keep_inbox=keep)
 
-    def place_of(self, message_id: str) -> QueueName | None:
-        for name, ids in self.queues.items():
-            if message_id in ids:
-                return name
-        return None
+    @precondition(lambda self: self.others)
+    @rule(keep=st.booleans())
+    def cancel_all(self, *, keep: bool) -> None:
+        """Stop the agent: those that its turn waits for are told in the same call."""
+        working = self.working()
+        below = [a for a in self.others if a.id in working and a.status == "running"]
+        self.cancel(None, keep=keep)
+        if self.agent in self.stopping:
+            missed = [agent for agent in below if agent not in self.stopping]
+            assert not missed, f"the stop has not reached {missed}"
 
-    # --- the verbs
+    @precondition(lambda self: self.others)
+    @rule(which=SMALL)
+    def steer_child(self, which: int) -> None:
+        """Talk to a child that works."""
+        child = chosen(self.others, which)
+        if child.status == "running":
+            child.steer("and this")
 
-    def accept(self, message_id: str, queue_name: QueueName, *, passive: bool) -> None:
-        if passive:
-            self.passive.add(message_id)
-        elif self.converging:
-            queue_name = "next_turn"
-            self.latch.add(message_id)
-        else:
-            self.want()
-        self.queues[queue_name].append(message_id)
+    def check_settled(self) -> None:
+        super().check_settled()
+        working = self.working()
+        awaited = [agent for agent in self.others if agent.id in working]
+        assert self.agent.status == "running" or not awaited, f"{awaited} live on"
 
-    def wake(self) -> bool:
-        if not self.has_work:
-            return False
-        if self.converging:
-            first, self.latched_wake = not self.latched_wake, True
-            return first
-        already = self.wanted
-        self.want()
-        return not already
+    def check_ended(self, agent: ak.Agent, log: Sequence[ak.SessionEvent]) -> None:
+        super().check_ended(agent, log)
+        copied = log[0].data
+        assert isinstance(copied, ak.SessionHeader)
+        own = log[copied.lineage.forked_at or 0 :]
+        told = [e.data for e in own if isinstance(e.data, ak.SubagentDescribed)]
+        begun = Counter(fact.child for fact in told if fact.ending is None)
+        ended = Counter(fact.child for fact in told if fact.ending is not None)
+        assert begun == ended, f"{agent}: {begun} were started, {ended} have ended"
+        assert all(count == 1 for count in begun.values()), begun
+        live = {other.id for other in agent.kernel.agents}
+        assert not live & set(begun), f"{agent} went before {live & set(begun)}"
 
-    def want(self) -> None:
-        self.wanted = True
-        if self.status == "idle":
-            self.status = "running"
-            self.holder = True
 
-    def cancel(self, *, keep_inbox: bool, turn: int | None) -> ak.CancelReceipt:
-        # A stop of one turn has nothing to do once that turn was stopped or has ended.
-        stoppable = self.turn if self.holder else None
-        if turn is not None and turn != stoppable:
-            return ak.CancelReceipt(effective=False)
-        prospective = (self.wanted or self.latched) and self.has_work
-        droppable = not keep_inbox and bool(self.pending or self.claimed)
-        if not (self.holder or prospective or droppable):
-            return ak.CancelReceipt(effective=False)
-        dropped: list[str] = []
-        if keep_inbox:
-            self.put_back()
-        else:
-            dropped = [*self.claimed, *self.pending]
-            self.gone.update(dict.fromkeys(dropped, "discarded"))
-            self.claimed.clear()
-            self.queues = {"next_turn": [], "next_step": []}
-        self.wanted = False
-        self.latch.clear()
-        self.latched_wake = False
-        stopped = None
-        if self.holder:
-            self.holder = False
-            stopped = self.turn
-            self.stopped = stopped is not None
-            self.converging = stopped is not None or self.maintaining
-        return ak.CancelReceipt(
-            effective=True,
-            turn=stopped,
-            dropped=tuple(dropped),
-            kept=tuple(self.pending),
+class WithWorkflow(WithChildren):
+    """The tool `study` has six agents work: three at once, then three more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: set[str] = set()
+
+    def tools(self) -> Iterable[ak.Tool]:
+        spec = ak.ToolSpec("study", "Studies.", {"type": "object"})
+        # Its agents shall not have workflows of their own.
+        looks = Persona("looks", tools=("look", "push"))
+
+        async def ask(number: int, flow: Flow) -> ak.JsonValue:
+            return await flow.agent(f"task {number}", persona=looks)
+
+        async def study(flow: Flow, _arguments: ak.JsonObject) -> ak.JsonValue:
+            words: list[ak.JsonValue] = []
+            for phase in ("first", "second"):
+                flow.phase(phase)
+                words += await flow.parallel([partial(ask, n) for n in range(3)])
+            return words
+
+        tool = WorkflowTool(spec, study, options=WorkflowOptions(model="world"))
+        return (*super().tools(), tool)
+
+    def answers(self) -> st.SearchStrategy[Answer]:
+        studies: list[Answer] = [("study", call("study"))]
+        # What failed, or was stopped, is gone on with.
+        studies += [(call("study", resume=name),) for name in sorted(self.records)]
+        return super().answers() | st.sampled_from(studies)
+
+    @rule()
+    def begin_study(self) -> None:
+        """Have the agent's model start a workflow."""
+        self.lead((call("study"),))
+
+    @rule(rounds=st.integers(1, 3), answer=st.sampled_from(["word", "other"]))
+    def answer_all(self, rounds: int, answer: str) -> None:
+        """Have everything that waits go on, a few times."""
+        for _ in range(rounds):
+            for which in range(len(self.world.waiting)):
+                self.tell(which, (answer,))
+            self.host.settle()
+
+    def check_ended(self, agent: ak.Agent, log: Sequence[ak.SessionEvent]) -> None:
+        super().check_ended(agent, log)
+        extensions = [e.data for e in log if isinstance(e.data, ak.Extension)]
+        flow = [f for f in extensions if f.name.startswith("workflow/")]
+        if not flow:
+            return
+        self.records.add(agent.id)
+        count = Counter(fact.name for fact in flow)
+        # The end of its agent may overtake the end of a run: it is then `interrupted`.
+        assert count["workflow/ended"] <= count["workflow/started"] == 1, count
+        assert count["workflow/agent-started"] <= 6, count
+        keys = Counter(
+            str(body_of(f)["key"]) for f in flow if f.name == "workflow/agent-started"
         )
-
-    @property
-    def latched(self) -> bool:
-        return self.latched_wake or bool(self.latch & set(self.pending))
-
-    def put_back(self) -> None:
-        for name in self.queues:
-            back = [i for i, origin in self.claimed.items() if origin == name]
-            self.queues[name] = back + self.queues[name]
-        self.claimed.clear()
-
-    # --- what the log says has happened
-
-    def turn_started(self, turn: int) -> None:
-        assert self.status == "running", "a turn starts only on a running agent"
-        assert self.turn is None, "turns do not overlap"
-        assert self.wanted, "nothing parked is drained without a wake"
-        assert self.has_work, "no turn without input"
-        assert turn == len(self.endings) + 1
-        assert not self.disposing
-        self.turn = turn
-        self.holder = True
-        self.stopped = self.failed = False
-        self.step_seen = False
-        self._claim("next_step", None)
-        self._claim("next_turn", 1)
-
-    def spliced(self, fact: ak.InboxSpliced) -> None:
-        """A claim; other changes are consequences of verbs that are known here."""
-        if fact.outcome != "claimed":
-            return
-        if self.step_seen:
-            expected = self._claim("next_step", None)
-        else:
-            expected = [i for i, name in self.claimed.items() if name == fact.target]
-        assert list(fact.removed) == expected, f"{fact} instead of {expected}"
-
-    def _claim(self, name: QueueName, count: int | None) -> list[str]:
-        taken = self.queues[name][:count]
-        del self.queues[name][:count]
-        self.claimed.update(dict.fromkeys(taken, name))
-        return taken
-
-    def entered(self, message_id: str) -> None:
-        del self.claimed[message_id]
-        assert self.turn is not None
-        self.entered_in[message_id] = self.turn
-
-    def turn_ended(self, turn: int, kind: str) -> None:
-        assert turn == self.turn
-        if self.disposing:
-            assert kind == "disposed", kind
-            self.put_back()
-        elif self.stopped:
-            assert kind == "aborted", kind
-            self.put_back()
-        elif self.failed:
-            assert kind == "error", kind
-            self.put_back()
-            self.wanted = False
-        else:
-            assert kind == "completed", kind
-            assert not self.owes_step, "a turn ends when it owes no step"
-        assert not self.claimed
-        self.endings[turn] = kind
-        self.turn = None
-        self.holder = False
-
-    def became(self, status: str) -> None:
-        if status == "running":
-            assert self.status == "running", "running is a consequence of a wake"
-            return
-        assert self.turn is None, "an agent with a turn is not idle"
-        waking = [i for i in self.pending if i not in self.passive]
-        assert self.disposing or not (self.wanted and waking), "a wake was lost"
-        self.status = "idle"
-        self.holder = self.wanted = self.converging = self.maintaining = False
-        again = self.latched and self.has_work and not self.disposing
-        self.latch.clear()
-        self.latched_wake = False
-        if again:
-            self.want()
+        assert all(number == 1 for number in keys.values()), f"ran twice: {keys}"
