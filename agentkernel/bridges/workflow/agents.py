@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import final
+from typing import cast, final
 
 import msgspec
 import trio
@@ -47,9 +47,8 @@ def _asked(
     position: str, prompt: str, persona: Persona, like: SchemaLike | None
 ) -> _Asked:
     """Make a request, with clean text, as the agent will be told it."""
-    given: object = prompt
-    if not isinstance(given, str):
-        raise TypeError(f"a prompt is text, not {type(given).__name__}")
+    if not isinstance(cast("object", prompt), str):
+        raise TypeError(f"a prompt is text, not {type(prompt).__name__}")
     prompt = ak.clean_text(prompt)
     persona = msgspec.convert(ak.freeze(msgspec.to_builtins(persona)), Persona)
     schema = None if like is None else AnswerSchema(like)
