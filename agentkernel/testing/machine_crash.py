@@ -39,7 +39,7 @@ async def check_crash(
     """
     store = ak.MemoryStore()
     async with store:
-        claim = await store.claim(session_id, token="dead", create=True)  # noqa: S106 - a name
+        claim = await store.claim(session_id, token="dead", create=True)  # noqa: S106  # the name of a claim is no secret
         await store.write([ak.Append(claim, events)])
     opened, ended = await _resumed(session_id, store, revive, check_ended)
     assert opened[: len(events)] == [*events], "what is durable stays as it is"
