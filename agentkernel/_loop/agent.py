@@ -222,24 +222,29 @@ class Agent:
           The wait ends; nothing else changes.
 
         Raises:
-          OwnTurnError: at once, if called inside a turn of this agent.
+          OwnTurnError: at once, if called inside a turn of this agent, or inside one
+            of a child that such a turn waits for.
 
         """
         driver = self._driver
         driver.commons.check_thread("when_idle")
         refuse_own_turn(driver, "when_idle")
-        waited = False
-        while True:  # noqa: ASYNC913  # the first time round passes one
-            if driver.status == "running" and driver.lifecycle == "live":
-                await driver.idle_waiters.park()
-            elif driver.lifecycle != "live" and not driver.gone.is_set():
-                await driver.gone.wait()
-            elif waited:
-                return  # noqa: ASYNC910  # the first time round passed one
-            else:
-                # Asked again afterwards: somebody may send during this checkpoint.
-                await trio.lowlevel.checkpoint()
-            waited = True
+        waited, task = False, trio.lowlevel.current_task()
+        driver.work.waiting.add(task)
+        try:
+            while True:  # noqa: ASYNC913  # the first time round passes one
+                if driver.status == "running" and driver.lifecycle == "live":
+                    await driver.idle_waiters.park()
+                elif driver.lifecycle != "live" and not driver.gone.is_set():
+                    await driver.gone.wait()
+                elif waited:
+                    return  # noqa: ASYNC910  # the first time round passed one
+                else:
+                    # Asked again afterwards: somebody may send during this checkpoint.
+                    await trio.lowlevel.checkpoint()
+                waited = True
+        finally:
+            driver.work.waiting.discard(task)
 
     async def outcome(self, message_id: str) -> Outcome:
         """Wait until it is final what became of a message.
@@ -256,6 +261,8 @@ class Agent:
           UnknownNameError: if the session never accepted such an id.
           AgentDisposedError: if the agent went while the message was pending; a
             resume finds it again.
+          OwnTurnError: if it had to wait, inside a turn of this agent or inside one of
+            a child that such a turn waits for.
 
         """
         self._driver.commons.check_thread("outcome")

@@ -50,17 +50,23 @@ async def wait_outcome(driver: Driver, message_id: str) -> Outcome:
       The wait ends; nothing else changes.
 
     """
-    await trio.lowlevel.checkpoint()
-    while True:
-        record = driver.log.fold.messages.get(message_id)
-        if record is None:
-            raise UnknownNameError("message", message_id)
-        found = _outcome_of(driver, record)
-        if found is not None:
-            return found
-        if driver.gone.is_set():
-            raise AgentDisposedError(driver.log.id)
-        await driver.outcome_waiters.park()
+    task = trio.lowlevel.current_task()
+    driver.work.waiting.add(task)
+    try:
+        await trio.lowlevel.checkpoint()
+        while True:
+            record = driver.log.fold.messages.get(message_id)
+            if record is None:
+                raise UnknownNameError("message", message_id)
+            found = _outcome_of(driver, record)
+            if found is not None:
+                return found
+            if driver.gone.is_set():
+                raise AgentDisposedError(driver.log.id)
+            driver.agent.refuse_own_turn("outcome")
+            await driver.outcome_waiters.park()
+    finally:
+        driver.work.waiting.discard(task)
 
 
 def _outcome_of(driver: Driver, record: MessageRecord) -> Outcome | None:

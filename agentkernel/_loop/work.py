@@ -56,12 +56,19 @@ class Entry:
 
 @final
 class Work:
-    """The entries of one agent, in the order in which they began."""
+    """The entries of one agent, in the order in which they began.
 
-    __slots__ = ("entries",)
+    Attributes:
+      waiting: the tasks that wait for the agent to be idle, or for an outcome. A turn
+        that one of them works for is waiting, too: see `own_turn`.
+
+    """
+
+    __slots__ = ("entries", "waiting")
 
     def __init__(self) -> None:
         self.entries: dict[Entry, None] = {}
+        self.waiting: set[trio.lowlevel.Task] = set()
 
     def doing(
         self, kind: str, name: str, scope: trio.CancelScope | None = None
