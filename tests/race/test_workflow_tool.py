@@ -17,6 +17,7 @@ from agentkernel.bridges.workflow import (
     WorkflowTool,
     run_workflow,
 )
+from agentkernel.bridges.workflow.record import Record
 from agentkernel.testing import (
     Act,
     Gate,
@@ -389,10 +390,20 @@ class InTool:
         return ak.ToolOutput.of(str(done.value))
 
 
+def check_record(payload: ak.AgentDisposed) -> None:
+    """A record that has begun is closed, whoever ended what: so are its agents."""
+    record = Record()
+    record.take(payload.agent.session.events)
+    assert record.ending != "interrupted"
+    assert not record.open
+    assert not record.lost
+
+
 async def in_a_tool(stage: Stage) -> None:
     """A workflow in a tool of the application's own."""
     model = ScriptedModel([call("study")], ["done"], default=["more"])
     await stage.start(model, tools=[InTool()], yielding=False)
+    stage.kernel.on(ak.AgentDisposed, check_record)
     stage.kernel.models.register("child", ScriptedModel(default=["word"]))
     stage.send("go")
     await stage.settle()
@@ -403,7 +414,11 @@ async def in_a_tool(stage: Stage) -> None:
 def test_the_end_of_an_agent_is_no_error_of_a_workflow_that_it_waits_for(
     act: Act,
 ) -> None:
-    """At no point of its opening, its work or its end is an error published."""
+    """At no point of its opening, its work or its end is an error published.
+
+    And the record is closed in time: by the function that is being stopped, or by the
+    end of the record's own agent, if that comes first.
+    """
     seen = cancel_everywhere(in_a_tool, act, at=("task-step",))
     assert seen.endings["completed"]
 
@@ -425,6 +440,7 @@ async def pipelines(stage: Stage) -> None:
     await stage.start(model, tools=[tool], yielding=False)
     stage.expects_errors = True
     stage.kernel.models.register("child", ScriptedModel(default=["word"]))
+    stage.kernel.on(ak.AgentDisposed, check_record)
     stage.kernel.on(ak.AgentDisposed, lambda p: check_log(p.agent.session.events))
     stage.send("go")
     await stage.settle()

@@ -23,7 +23,7 @@ from agentkernel.bridges.subagents.values import ChildEnding
 
 from .fault import is_stop
 from .opening import read_all
-from .record import BEGUN, DONE, Record, digest_of, done
+from .record import BEGUN, DONE, ENDED, Record, WorkflowEnding, digest_of, done
 from .trace import Trace
 from .values import Progress, WorkflowLimitError, WorkflowLimits
 
@@ -89,6 +89,9 @@ class WorkflowRun:
         self._open = record.open
         self._slots = trio.Semaphore(limits.at_once)
         self._on_progress = on_progress
+        # Agents that have begun and are not recorded as ended, each with its phase.
+        self._running: dict[_Asked, tuple[ak.Agent, str]] = {}
+        self._closed = False
 
     def note(self, name: str, body: ak.JsonObject) -> None:
         """Write into the record. Not a checkpoint.
@@ -201,14 +204,13 @@ class WorkflowRun:
 
         """
         label = asked.persona.name
-        opened: list[ak.Agent] = []
 
         def begun(child: ak.Agent) -> None:
-            opened.append(child)
             child.on(ak.Appended, self._count)
             body = {"key": asked.key, "child": child.id, "phase": phase}
             # On disk before the child begins: its parent's log is flushed next.
             self.note(BEGUN, body)
+            self._running[asked] = child, phase
             self.tell(Progress("started", phase, asked.position, label))
 
         options: ChildOptions = {
@@ -221,19 +223,49 @@ class WorkflowRun:
         try:
             report = await self._subagents.run(self.agent, asked.prompt, **options)
         except BaseException as error:
-            ending: ChildEnding = "aborted" if is_stop(error) else "error"
-            for child in opened:
-                trace = Trace(asked.prompt, child.session.events)
-                report = trace.report(child.id, asked.schema, unfinished=ending)
-                # The record closes early if the end of its agent was asked for.
-                with suppress(ak.AgentDisposedError):
-                    self.agent.session.append(
-                        ak.Extension(DONE, done(asked.key, report))
-                    )
-                self.tell(Progress("ended", phase, asked.position, label, report))
+            self._cut_off(asked, "aborted" if is_stop(error) else "error")
             raise
-        self.note(DONE, done(asked.key, report))
+        if self._running.pop(asked, None) is not None:
+            self.note(DONE, done(asked.key, report))
         return report
+
+    def _cut_off(self, asked: _Asked, ending: ChildEnding) -> None:
+        """Record an agent that gave no report, by what its session says of it."""
+        if asked not in self._running:
+            return
+        child, phase = self._running.pop(asked)
+        trace = Trace(asked.prompt, child.session.events)
+        report = trace.report(child.id, asked.schema, unfinished=ending)
+        # The record may have closed in the end of its agent.
+        with suppress(ak.AgentDisposedError):
+            body = done(asked.key, report)
+            self.agent.session.append(ak.Extension(DONE, body))
+        label = asked.persona.name
+        self.tell(Progress("ended", phase, asked.position, label, report))
+
+    def close(self, ending: WorkflowEnding) -> None:
+        """Write down how the run ended; only the first time counts."""
+        if not self._closed:
+            self._closed = True
+            with suppress(ak.AgentDisposedError):
+                self.agent.session.append(ak.Extension(ENDED, {"ending": ending}))
+
+    async def close_with_agent(self) -> None:
+        """Close the record in time if the end of its agent comes before the run's.
+
+        A task of that agent: it is ended when the agents of the workflow are gone, and
+        before the session closes. Always a checkpoint.
+
+        Cancellation:
+          Agents that still count as running, and the run, are recorded as stopped.
+
+        """
+        try:
+            await trio.sleep_forever()
+        finally:
+            for asked in tuple(self._running):
+                self._cut_off(asked, "aborted")
+            self.close("cancelled")
 
     def _count(self, payload: ak.Appended) -> None:
         fact = payload.event.data

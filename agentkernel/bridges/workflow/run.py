@@ -14,7 +14,7 @@ from .agents import WorkflowRun
 from .fault import is_stop
 from .flow import Flow
 from .opening import close_left, open_record, read_record
-from .record import ENDED, STARTED, Record, WorkflowEnding
+from .record import STARTED, Record
 from .values import Progress, WorkflowLimitError, WorkflowLimits
 
 __all__ = ["WorkflowOptions", "WorkflowResult", "refuse_depth", "run_workflow"]
@@ -151,15 +151,16 @@ async def _run(
             signal=ways.signal,
             on_progress=ways.on_progress,
         )
+        agent.start_soon(run.close_with_agent, name="end of the record")
         run.note(STARTED, {"name": ways.name, "known": len(record.known)})
         try:
             # What the function does is not undone by a crash that takes this back.
             await agent.session.flush()
             value = await fn(Flow(run))
         except BaseException as error:
-            _close(agent.session, "cancelled" if is_stop(error) else "failed")
+            run.close("cancelled" if is_stop(error) else "failed")
             raise
-        _close(agent.session, "completed")
+        run.close("completed")
         await agent.session.flush()
     return WorkflowResult(value, run)
 
@@ -179,8 +180,3 @@ def refuse_depth(ways: WorkflowOptions) -> None:
             f"agents of depth {depth} are too deep: the limit of depth is "
             f"{ways.limits.depth}"
         )
-
-
-def _close(session: ak.Session, ending: WorkflowEnding) -> None:
-    if not session.closed:
-        session.append(ak.Extension(ENDED, {"ending": ending}))
