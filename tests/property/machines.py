@@ -110,16 +110,32 @@ class WithApprovals(AgentMachine):
         self.lead((call("push"),) * count)
 
     @precondition(lambda self: self.approvals.open())
-    @rule(which=SMALL, decision=DECISIONS, last=st.booleans())
-    def answer(self, which: int, decision: Decision, *, last: bool) -> None:
-        """Answer an open question: once, or for the session."""
+    @rule(which=SMALL, decision=DECISIONS)
+    def answer(self, which: int, decision: Decision) -> None:
+        """Answer an open question, for this call alone."""
         question = chosen(self.approvals.open(), which)
-        if decision == "deny":
-            self.approvals.answer(question.id, "deny", reason="no")
+        if decision == "allow":
+            self.approvals.answer(question.id, "allow", scope="once")
         else:
-            scope = "session" if last and question.may_last else "once"
-            self.approvals.answer(question.id, "allow", scope=scope)
+            self.approvals.answer(question.id, "deny", reason="no")
         self._is_closed(question)
+
+    @precondition(lambda self: self.approvals.open())
+    @rule(which=SMALL)
+    def answer_for_good(self, which: int) -> None:
+        """Say yes for the session, and have its agent want the same again."""
+        question = chosen(self.approvals.open(), which)
+        assert question.may_last
+        self.approvals.answer(question.id, "allow", scope="session")
+        self._is_closed(question)
+        self.settle()
+        for waiting in self.world.waiting:
+            if (waiting.kind, waiting.agent) == ("tool", question.agent.id):
+                waiting.tell(("done",))
+        self.settle()
+        for waiting in self.world.waiting:
+            if (waiting.kind, waiting.agent) == ("request", question.agent.id):
+                waiting.tell((call("push"),))
 
     @precondition(lambda self: self.approvals.open())
     @rule(which=SMALL, keep=st.booleans())
@@ -300,6 +316,12 @@ class WithJobs(AgentMachine):
         with pytest.raises(JobLimitError):
             self.jobs.start(self.agent, body, kind="test", title="work")
         assert self.agent.session.last_seq == before, "what is refused leaves no trace"
+
+    @rule(lost=st.integers(0, 3))
+    def crash_at_work(self, lost: int) -> None:
+        """A job that a crash has cut off is told of, once."""
+        self.start_job(child=False)
+        self.crash_a_copy(lost)
 
     @rule()
     def finish_with_idle(self) -> None:

@@ -18,7 +18,7 @@ from tests.property.machines import (
 pytestmark = pytest.mark.clause("I6", "L3", "S3b", "S4", "T3c", "T7b")
 
 DAILY = settings(
-    max_examples=25,
+    max_examples=30,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
