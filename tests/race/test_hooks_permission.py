@@ -169,3 +169,35 @@ async def test_a_stop_while_a_hook_is_asked_is_no_denial(
     assert not shown
     (fact,) = facts(agent, ak.HookReturned)
     assert (fact.outcome, fact.decision) == ("cancelled", "none")
+
+
+async def test_hooks_that_were_made_behind_approvals_are_not_asked(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """Who was there first has the question: a person is asked, as before."""
+    shown = ask_everything(agent)
+    executor = ScriptedExecutor({"p": DENY})
+    hooked(agent, executor, ("PermissionRequest", "p"))
+    agent.tools.add(BodyTool("t", returns_done))
+    model.add([call("t", n=1)])
+    agent.followup("go")
+    await agent.when_idle()
+    assert shown == [{"n": 1}]
+    assert codes(agent) == [None]
+    assert not executor.told
+
+
+async def test_a_question_of_a_hook_may_be_answered_by_another(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """With nobody else to ask: one hook asks, one says yes, and the call runs."""
+    said = {"hookEventName": "PreToolUse", "permissionDecision": "ask"}
+    ask = HookRun(0, json.dumps({"hookSpecificOutput": said}))
+    executor = ScriptedExecutor({"ask": ask, "yes": CHANGE})
+    hooked(agent, executor, ("PreToolUse", "ask"), ("PermissionRequest", "yes"))
+    agent.tools.add(BodyTool("t", returns_done))
+    model.add([call("t", n=1)])
+    agent.followup("go")
+    await agent.when_idle()
+    assert codes(agent) == [None]
+    assert [fact.arguments for fact in facts(agent, ak.ToolCalled)] == [{"n": 2}]
