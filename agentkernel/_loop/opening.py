@@ -7,12 +7,13 @@ with the facts that a crash, or a fork, left out at its end.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import trio
 
-from .._errors import SessionFormatError
+from .._errors import SessionFormatError, StorageError
 from .._messages import ToolFailure
 from .._session.events import (
     FORMAT,
@@ -21,9 +22,18 @@ from .._session.events import (
     Lineage,
     SessionEvent,
     SessionHeader,
+    SubagentDescribed,
+    TurnEnded,
+    TurnStarted,
 )
 from .._session.log import Log
-from .._session.repair import closing_facts, discard_facts, repair_facts
+from .._session.repair import (
+    closing_facts,
+    discard_facts,
+    last_ending,
+    lost_children,
+    repair_facts,
+)
 from ..abc import Append, Claim, SessionStore
 from .options import AgentOptions
 
@@ -33,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["Opening", "load", "with_model"]
 
 _PAGE: Final = 1000
+_CHILDREN: Final = (SessionHeader, SubagentDescribed)
+_TURNS: Final = (SessionHeader, TurnStarted, TurnEnded)
 _LEFT: Final = ToolFailure(
     "LEFT_TO_ORIGINAL",
     "This call belongs to the session that this one was forked from; its result is "
@@ -67,6 +79,7 @@ async def load(
 
     """
     log = Log(claim, now)
+    children: list[SessionEvent] = []
     if opening.source_kind == "create":
         options = opening.options or AgentOptions()
         log.append(SessionHeader(FORMAT, options.as_json(), lineage_of(opening.parent)))
@@ -77,15 +90,38 @@ async def load(
         ):
             log.replay(page)
             last = page[-1]
+            children += [event for event in page if isinstance(event.data, _CHILDREN)]
         await _finish_copy(store, log, last)
     else:
         await _copy(store, log, opening)
     if log.fold.header is None:
         raise SessionFormatError("it does not begin with session/header", seq=1)
-    for fact in repair_facts(log.fold):
+    lost = [await _ended(store, fact) for fact in lost_children(children)]
+    for fact in (*repair_facts(log.fold), *lost):
         log.append(fact)
     await trio.lowlevel.checkpoint()
     return log
+
+
+async def _ended(store: SessionStore, begun: SubagentDescribed) -> SubagentDescribed:
+    """Say how a child ended that a crash cut off from its parent, as its own log does.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Nothing happened.
+
+    """
+    await trio.lowlevel.checkpoint()
+    events: list[SessionEvent] = []
+    after = 0
+    # One in another program has no session here, and of one that cannot be read
+    # nobody knows more.
+    with suppress(StorageError):
+        while page := await _page(store, begun.child, after, after + _PAGE):
+            events += [event for event in page if isinstance(event.data, _TURNS)]
+            after = page[-1].seq
+    return msgspec.structs.replace(begun, ending=last_ending(events))
 
 
 async def _finish_copy(  # noqa: ASYNC910  # waits only if it must

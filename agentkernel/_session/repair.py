@@ -9,7 +9,7 @@ here for a live turn: the loop appends it in one act with its last check.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from .._messages import (
     AssistantMessage,
@@ -31,10 +31,14 @@ from .events import (
     HookReturned,
     InboxSpliced,
     Queue,
+    SessionEvent,
+    SessionHeader,
     StepEnded,
     StreamedChunk,
+    SubagentDescribed,
     ToolReturned,
     TurnEnded,
+    TurnStarted,
 )
 from .fold import Fold, add_usage
 
@@ -47,6 +51,8 @@ __all__ = [
     "closing_facts",
     "discard_facts",
     "failed_result",
+    "last_ending",
+    "lost_children",
     "merge_blocks",
     "merge_chunks",
     "repair_facts",
@@ -91,6 +97,45 @@ def repair_facts(fold: Fold) -> list[Fact]:
     if fold.open_turn is not None:
         facts.append(TurnEnded(fold.open_turn, Ending("interrupted")))
     return facts
+
+
+def lost_children(events: Iterable[SessionEvent]) -> list[SubagentDescribed]:
+    """List the children that a log names as started and does not name as ended.
+
+    Where a log is resumed nothing runs any more that ran before. What a fork has
+    copied concerns children of its original, and is left alone.
+
+    Args:
+      events: the header and the `subagent/descriptor`s of a log, or all of it.
+
+    """
+    begun: dict[str, SubagentDescribed] = {}
+    for fact in _own(events):
+        if isinstance(fact, SubagentDescribed):
+            if fact.ending is None:
+                begun[fact.child] = fact
+            else:
+                begun.pop(fact.child, None)
+    return list(begun.values())
+
+
+def last_ending(events: Iterable[SessionEvent]) -> Ending:
+    """Say how an agent's own last turn ended; cut off, if it did not."""
+    ending: Ending | None = None
+    for fact in _own(events):
+        if isinstance(fact, TurnStarted | TurnEnded):
+            ending = fact.reason if isinstance(fact, TurnEnded) else None
+    return ending or Ending("interrupted")
+
+
+def _own(events: Iterable[SessionEvent]) -> Iterator[Fact]:
+    """Yield what is not copied from the original of a fork."""
+    copied = 0
+    for event in events:
+        if isinstance(event.data, SessionHeader):
+            copied = event.data.lineage.forked_at or 0
+        elif event.seq > copied:
+            yield event.data
 
 
 def closing_facts(

@@ -136,3 +136,54 @@ async def test_an_answer_is_kept_although_its_session_cannot_be_closed() -> None
             assert [a.id for a in kernel.agents] == ["s"]
             await trio.testing.wait_all_tasks_blocked()
     assert reported == [(ak.StorageError, "s")]
+
+
+async def crashed_at(store: ak.MemoryStore, at: str) -> ak.MemoryStore:
+    """Copy a store as a crash left it: each session up to its first event `at`."""
+    copy = ak.MemoryStore()
+    async with store, copy:
+        for name in [info.session_id for info in await store.sessions()]:
+            events = await stored(store, name)
+            cuts = [i for i, event in enumerate(events) if _is_cut(event, at)]
+            claim = await copy.claim(name, token="crashed", create=True)  # noqa: S106  # a claim has a token, no secret
+            await copy.write([ak.Append(claim, events[: min(cuts, default=None)])])
+            await copy.release(claim)
+    return copy
+
+
+def _is_cut(event: ak.SessionEvent, at: str) -> bool:
+    fact = event.data
+    ended = isinstance(fact, ak.SubagentDescribed) and fact.ending is not None
+    return ended or event.type == at
+
+
+@pytest.mark.clause("D5a")
+@pytest.mark.case("SUB-03")
+@pytest.mark.parametrize(
+    ("at", "ending"), [("turn/end", "interrupted"), ("tool/result", "completed")]
+)
+async def test_a_resume_says_how_a_child_ended_that_a_crash_cut_off(
+    at: str, ending: str
+) -> None:
+    """Once, and whoever opens the session: as its own log says, if that knows."""
+    store = ak.MemoryStore()
+    parent = ScriptedModel([call("agent", prompt="go")], default=["end"])
+    tool = agent_tool(Persona("w", model="child"))
+    async with ak.open_kernel(store) as kernel:
+        kernel.models.register("m", parent)
+        kernel.models.register("child", ScriptedModel(["x"]))
+        async with kernel.open("s", model="m", tools=[tool]) as agent:
+            agent.followup("go")
+            await agent.when_idle()
+    crashed = await crashed_at(store, at)
+    [(child, begun)] = named(await stored(crashed))
+    assert begun is None
+    for _ in range(2):
+        async with ak.open_kernel(crashed) as kernel:
+            kernel.models.register("m", parent)
+            async with kernel.open("s") as agent:
+                await agent.when_idle()
+                fork = await kernel.fork(agent)
+                await fork.dispose()
+        assert named(await stored(crashed)) == [(child, None), (child, ending)]
+    check_log(await stored(crashed))

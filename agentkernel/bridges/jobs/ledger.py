@@ -11,7 +11,7 @@ from .facts import JobRecord, records_of
 __all__ = ["Ledger", "read_concerns"]
 
 _PAGE: Final = 500
-_CONCERN: Final = (ak.SessionHeader, ak.Extension, ak.SubagentDescribed)
+_CONCERN: Final = (ak.SessionHeader, ak.Extension)
 
 
 @final
@@ -50,7 +50,7 @@ class Ledger:
 async def read_concerns(
     session: ak.Session, end: int, *, after: int = 0
 ) -> list[ak.SessionEvent]:
-    """Read the events up to `end` that concern jobs and children, from the store.
+    """Read the events up to `end` that concern jobs, from the store.
 
     Always a checkpoint.
 

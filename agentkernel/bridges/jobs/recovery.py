@@ -10,7 +10,6 @@ import msgspec
 import trio
 
 import agentkernel as ak
-from agentkernel.bridges.subagents import lost_children
 
 from .facts import ended_fact, notice_id, notice_of, records_of
 from .job import JobResult
@@ -90,5 +89,3 @@ async def _recover(agent: ak.Agent, end: int) -> None:
         if agent.session.record(notice_id(known.id)) is None:
             # A resume starts nothing.
             agent.notice(notice_of(known), parked=True)
-    for child in lost_children(events):
-        agent.session.append(child)

@@ -4,7 +4,6 @@ Children in this process are `Subagents` and `agent_tool`; agents in a program o
 own, behind the Agent Client Protocol, are `RemoteAgent` and `remote_agent_tool`.
 """
 
-from .lost import lost_children as lost_children
 from .remote import (
     Decide as Decide,
     RemoteAgent as RemoteAgent,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-import msgspec
 import trio
 
 import agentkernel as ak
@@ -102,10 +101,8 @@ async def close_left(agent: ak.Agent, record: Record) -> None:
     """
     session = agent.session
     ended: dict[str, ak.Ending] = {}
-    for child in {*record.open.values(), *(fact.child for fact in record.lost)}:
+    for child in set(record.open.values()):
         ended[child] = _ending(await read_all(agent.kernel.store, child))
-    for fact in record.lost:
-        session.append(msgspec.structs.replace(fact, ending=ended[fact.child]))
     for key, child in record.open.items():
         ending = ended[child]
         if ending.kind != "completed":

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias, cast, final
 import msgspec
 
 import agentkernel as ak
-from agentkernel.bridges.subagents import Persona, Report, lost_children
+from agentkernel.bridges.subagents import Persona, Report
 
 __all__ = [
     "BEGUN",
@@ -72,14 +72,11 @@ class Record:
         self.name = ""
         self.ending: WorkflowEnding | None = None
         self.used = False
-        self._children: list[ak.SessionEvent] = []
 
     def take(self, events: Iterable[ak.SessionEvent]) -> None:
         """Go on with the next events."""
         for event in events:
             fact = event.data
-            if isinstance(fact, ak.SessionHeader | ak.SubagentDescribed):
-                self._children.append(event)
             if isinstance(fact, ak.SessionHeader):
                 self.parent = fact.lineage.parent
             elif not isinstance(fact, ak.InboxSpliced):
@@ -91,11 +88,6 @@ class Record:
     def is_record(self) -> bool:
         """Whether the session says that it is the record of a workflow."""
         return self.ending is not None
-
-    @property
-    def lost(self) -> list[ak.SubagentDescribed]:
-        """Agents that were named and did not come to an ending, as if interrupted."""
-        return lost_children(self._children)
 
     def _take_note(self, name: str, body: ak.JsonObject) -> None:
         if name == STARTED:
