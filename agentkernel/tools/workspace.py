@@ -34,6 +34,7 @@ from .function import FunctionTool
 from .isolated import call_in_process, import_name
 from .process import CommandResult, ProcessLimits, run_command
 from .search import Query, matches_name, search
+from .survivors import list_survivors, show_survivors
 
 __all__ = ["READING", "WORKSPACE", "workspace_tools"]
 
@@ -294,9 +295,7 @@ def _show(result: CommandResult, max_seconds: float) -> ToolOutput:
     parts.append(result.stdout.text)
     if result.stderr.size:
         parts += ["[standard error]", result.stderr.text]
-    for survivor in result.survivors:
-        verb = "ended" if survivor.ended else "could not be ended and still runs"
-        parts.append(f"[background process {survivor.pid} {verb}: {survivor.command}]")
+    parts += show_survivors(result.survivors)
     text = "\n".join(part.removesuffix("\n") for part in parts if part)
     return ToolOutput(
         (TextBlock(clean_text(text)),),
@@ -305,10 +304,7 @@ def _show(result: CommandResult, max_seconds: float) -> ToolOutput:
             "exit_code": result.exit_code,
             "timed_out": result.timed_out,
             "dropped_bytes": result.stdout.dropped + result.stderr.dropped,
-            "survivors": [
-                {"pid": s.pid, "command": clean_text(s.command), "ended": s.ended}
-                for s in result.survivors
-            ],
+            "survivors": list_survivors(result.survivors),
         },
     )
 

@@ -471,6 +471,24 @@ async def test_a_command_that_leaves_something_behind_says_what_was_ended(
     assert output.meta["exit_code"] == 0
 
 
+@pytest.mark.case("PROC-03")
+async def test_of_many_processes_left_behind_only_the_first_are_listed(
+    work: Work,
+) -> None:
+    """A result stays within its bound whatever a command has started, and says so."""
+    command = "for i in $(seq 30); do sh -c 'sleep 98765; : %s' & done" % ("y" * 180)
+    output = await work.run("run_shell", command=command)
+    (block,) = output.content
+    assert isinstance(block, TextBlock)
+    lines = [line for line in block.text.splitlines() if "background" in line]
+    assert len(lines) == 21
+    assert max(map(len, lines)) < 200
+    assert lines[-1].endswith(" more background processes: not shown]")
+    listed = output.meta["survivors"]
+    assert isinstance(listed, tuple)
+    assert len(listed) == 20
+
+
 @pytest.mark.case("TOOL-04")
 async def test_a_command_that_takes_too_long_is_an_error_with_its_output(
     work: Work,
