@@ -20,12 +20,14 @@ from agentkernel.bridges.subagents import (
     RemoteAgent,
     RemoteAgentTool,
     RemoteUpdate,
+    Report,
     remote_agent_tool,
     run_remote,
 )
 from agentkernel.testing import ScriptedModel, call, check_log
 from agentkernel.tools import ProcessLimits
 from tests.integration.acp_peers import node_peer, python_peer
+from tests.integration.test_remote_hostile import scripted
 
 RUDE = Path(__file__).parent / "rude_peer.py"
 Permission = Literal["allow", "deny", "ask"]
@@ -197,18 +199,24 @@ async def test_a_stop_reaches_the_typescript_example_agent(when: str) -> None:
         agent.cancel()
         await agent.when_idle()
         assert not set(children()) & before
-        assert result(agent).error is not None
+        # Stopped, or ended in its own way all the same: it is the remote's to say.
+        assert result(agent).message.content
         check_log(agent.session.events)
     assert len(model.requests) == 1
 
 
 async def test_a_stop_of_the_python_example_agent_leaves_no_process() -> None:
-    """It ends its turn as it likes; we end when it has."""
+    """It ends its turn as it likes; we end when it has, and have what it said."""
+    reports: list[Report] = []
     with trio.CancelScope() as scope:
-        await run_remote(
-            RemoteAgent(python_peer()), "hello", on_update=lambda _u: scope.cancel()
-        )
-    assert scope.cancelled_caught
+
+        def follow(_update: RemoteUpdate) -> None:
+            scope.cancel()
+
+        remote = RemoteAgent(python_peer())
+        reports.append(await run_remote(remote, "hello", on_update=follow))
+    assert scope.cancel_called
+    assert [r.text for r in reports] == ["Client sent:hello"]
 
 
 @pytest.mark.clause("S4")
@@ -362,6 +370,86 @@ async def test_connections_close_in_any_order_and_each_in_its_own_task(
                 "running"
             ] * 2
         assert [started[n].status for n in "de"] == ["ended"] * 2
+        check_log(agent.session.events)
+
+
+def described(agent: ak.Agent) -> list[ak.SubagentDescribed]:
+    return [
+        e.data for e in agent.session.events if isinstance(e.data, ak.SubagentDescribed)
+    ]
+
+
+async def test_the_log_tells_where_it_leaves_something_out(tmp_path: Path) -> None:
+    """A reader must not take the first thousand updates, or half a text, for all."""
+    script = """
+    def prompted():
+        update("k" * 5000, status="s" * 5000, title="t" * 5000)
+        for number in range(1100):
+            say(f"{number} ")
+        end()
+    """
+    tool = remote_agent_tool("x", "X.", scripted(tmp_path / "wire", script))
+    async with parent_of(tool) as (agent, _model):
+        agent.followup("go")
+        await agent.when_idle()
+        first, *_others, last = found = told(agent)
+        assert len(found) == 1001
+        assert last.kind == "left_out"
+        for text in (first.kind, first.text, first.status or ""):
+            assert 100 < len(text) < 2100
+            assert "characters left out" in text
+        assert text_of(result(agent)).endswith("1099 ")
+
+
+async def test_the_descriptor_and_the_result_name_the_same_child_and_why_it_failed(
+    tmp_path: Path,
+) -> None:
+    """The log alone says which result is whose, and what went wrong."""
+    script = """
+    def prompted():
+        send(id=prompt, error={"code": -1, "message": "no more money"})
+    """
+    tool = remote_agent_tool("x", "X.", scripted(tmp_path / "wire", script))
+    async with parent_of(tool) as (agent, _model):
+        agent.followup("go")
+        await agent.when_idle()
+        began, ended = described(agent)
+        returned = result(agent)
+        assert returned.meta["child"] == began.child == ended.child
+        assert ended.ending is not None
+        assert returned.error is not None
+        assert ended.ending.kind == "error"
+        assert ended.ending.code == returned.error.code == "CHILD_ERROR"
+        assert "no more money" in str(ended.ending.message)
+        check_log(agent.session.events)
+
+
+async def test_a_listener_that_raises_ends_the_call_as_an_error(tmp_path: Path) -> None:
+    """In the log, the descriptor and the result; the remote is stopped first."""
+    script = """
+    def prompted():
+        ask(7, ("allow_once",))
+    def cancelled():
+        end("cancelled")
+    """
+
+    async def approve(
+        payload: ak.Approve,
+        following: Callable[[ak.Approve], Awaitable[ak.Allow | ak.Deny]],
+    ) -> ak.Allow | ak.Deny:
+        del payload, following
+        await trio.lowlevel.checkpoint()
+        raise ValueError("broken")
+
+    remote = scripted(tmp_path / "wire", script, "ask")
+    async with parent_of(remote_agent_tool("x", "X.", remote)) as (agent, _model):
+        agent.on(ak.Approve, approve)
+        agent.followup("go")
+        await agent.when_idle()
+        assert [d.ending and d.ending.kind for d in described(agent)] == [None, "error"]
+        error = result(agent).error
+        assert error is not None
+        assert (error.code, "broken" in error.message) == ("TOOL_ERROR", True)
         check_log(agent.session.events)
 
 

@@ -1,14 +1,17 @@
 """One connection to a program that speaks JSON-RPC over its standard input and output.
 
-Made, used and ended in the block of one task. A reader in a shielded scope carries
-what the program says, so that it can be listened to after the block was cancelled, for
-as long as the block wants. Requests of the program are answered in tasks of their own:
-none of them holds back the reader.
+Made, used and ended in the block of one task. `run` is the attendant of that block: it
+carries what the program says and is told, so that it can be listened to after the
+block was cancelled, for as long as the block wants. Requests of the program are
+answered in tasks of their own (`serving`): none holds back the reader.
+
+Invariants. Whatever ends the connection releases everybody who waits for it. The
+program's exit ends it, not the end of its pipe, which a child of it may hold open.
+Nothing that the program says raises an exception here.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
@@ -18,25 +21,22 @@ import trio
 import agentkernel as ak
 from agentkernel.tools import BoundedOutput, ProcessGroup
 
+from .outbox import Line, Outbox
+from .serving import Handler, Serving
 from .wire import (
-    CANCELLED,
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
     Incoming,
     Lines,
     LineTooLongError,
+    MalformedError,
     RequestId,
+    TooDeepError,
     encode_line,
     read_message,
 )
 
-__all__ = ["Handler", "Peer", "PeerError", "Pending"]
+__all__ = ["Peer", "PeerError", "PeerOptions", "Pending"]
 
-_log = logging.getLogger(__name__)
 _STDERR_BYTES: Final = 16 * 1024
-_SEND_SECONDS: Final = 5.0
 
 
 class PeerError(ak.AgentKernelError):
@@ -53,17 +53,23 @@ class PeerError(ak.AgentKernelError):
         super().__init__(message)
 
 
-class Handler(msgspec.Struct, frozen=True, eq=False):
-    """How requests of one method are answered.
+class PeerOptions(msgspec.Struct, frozen=True, eq=False):
+    """What a connection is made for.
 
     Attributes:
-      fn: called with the parameters.
-      stopped: the result if whoever would answer has been stopped.
+      max_line_bytes: the longest message that is taken.
+      drain: how long what is left of the output is awaited after the program's exit.
+      handlers: who answers its requests, by method.
+      on_notification: told of the others, synchronously.
+      on_failure: told what one of these raised.
 
     """
 
-    fn: Callable[[msgspec.Raw], Awaitable[object]]
-    stopped: object
+    max_line_bytes: int
+    drain: float
+    handlers: dict[str, Handler]
+    on_notification: Callable[[str, msgspec.Raw], object]
+    on_failure: Callable[[Exception], object]
 
 
 @final
@@ -73,7 +79,19 @@ class Pending:
     def __init__(self, method: str) -> None:
         self.method = method
         self.answered: trio.Event = trio.Event()
-        self.answer: Incoming | None = None
+        self.answer: Incoming | MalformedError | None = None
+        self.line: Line | None = None
+
+    def take_back(self) -> bool:
+        """Take the request back, if it is not on its way. Not a checkpoint.
+
+        Returns:
+          Whether the program does not get it.
+
+        """
+        if self.line is not None:
+            self.line.withdraw()
+        return self.line is None or not self.line.begun
 
 
 @final
@@ -83,31 +101,27 @@ class Peer:
     Attributes:
       ended: set when the program said nothing more, or broke the protocol.
       problem: what it did wrong, if it did.
+      exit_code: of a program that left by itself; None if it is there, or was ended.
+      serving: what it has asked for.
 
     """
 
     def __init__(
-        self,
-        group: ProcessGroup,
-        nursery: trio.Nursery,
-        *,
-        max_line_bytes: int,
-        on_notification: Callable[[str, msgspec.Raw], object],
-        handlers: dict[str, Handler],
+        self, group: ProcessGroup, nursery: trio.Nursery, options: PeerOptions
     ) -> None:
+        assert group.stdin is not None
         self.ended: trio.Event = trio.Event()
         self.problem: str | None = None
-        # Shielded: cancelled by the owner of the block, by nothing else.
-        self.scope: trio.CancelScope = trio.CancelScope(shield=True)
+        self.exit_code: int | None = None
         self._group = group
-        self._nursery = nursery
-        self._lines = Lines(group.stdout, max_line_bytes)
-        self._on_notification = on_notification
-        self._handlers = handlers
+        self._options = options
+        self._lines = Lines(group.stdout, options.max_line_bytes)
+        self._outbox = Outbox(group.stdin)
+        self.serving: Serving = Serving(
+            nursery, self._outbox, options.handlers, options.on_failure
+        )
         self._pending: dict[RequestId, Pending] = {}
-        self._serving: dict[RequestId, trio.CancelScope] = {}
         self._next_id = 0
-        self._sending = trio.Lock()
         self._stderr = BoundedOutput(_STDERR_BYTES)
 
     @property
@@ -115,26 +129,31 @@ class Peer:
         """What the program wrote to standard error, bounded."""
         return self._stderr.captured().text
 
-    @property
-    def serving(self) -> int:
-        """How many requests of the program are being answered."""
-        return len(self._serving)
-
     async def run(self) -> None:
-        """Carry what the program says until it ends or `scope` is cancelled.
+        """Carry what the program says, and is told, until it ends.
 
         Always a checkpoint.
 
         Cancellation:
-          Only that of `scope`, which stops here.
+          Passes through; nobody waits for the program any more.
 
         """
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        with self.scope:
+        silent, gone, told = trio.Event(), trio.Event(), trio.Event()
+        over = trio.Event()
+        try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._drain)
-                await self._read()
-                self._finish()
+                nursery.start_soon(_then, self._outbox.run)
+                nursery.start_soon(_then, self._read, silent, over)
+                nursery.start_soon(_then, self._drain, told)
+                nursery.start_soon(_then, self._watch, gone, over)
+                await over.wait()
+                if self.problem is None:
+                    with trio.move_on_after(self._options.drain):
+                        for event in (gone, silent, told):
+                            await event.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._finish()
 
     async def request(self, method: str, params: object) -> msgspec.Raw:
         """Ask the program for something and wait for its answer.
@@ -146,27 +165,27 @@ class Peer:
 
         Raises:
           PeerError: if it answers with an error, breaks the protocol, or ends.
+          ValueError: if the parameters cannot be written.
 
         """
         pending = Pending(method)
-        await self.ask(pending, params)
+        self.ask(pending, params)
         return await self.answer_of(pending)
 
-    async def ask(self, pending: Pending, params: object) -> None:
-        """Send a request.
+    def ask(self, pending: Pending, params: object) -> None:
+        """Send a request. Not a checkpoint.
 
-        Always a checkpoint.
-
-        Cancellation:
-          It may have been sent, in part or whole; `answer_of` can still be awaited.
+        Raises:
+          ValueError: if the parameters cannot be written.
 
         """
         self._next_id += 1
         number = self._next_id
+        body = {"id": number, "method": pending.method, "params": params}
+        pending.line = self._outbox.put(encode_line(body))
         self._pending[number] = pending
         if self.ended.is_set():
             pending.answered.set()
-        await self._send({"id": number, "method": pending.method, "params": params})
 
     async def answer_of(self, pending: Pending) -> msgspec.Raw:
         """Wait for the answer to a request.
@@ -184,36 +203,15 @@ class Peer:
         answer = pending.answer
         if answer is None:
             raise PeerError(self.problem or f"it ended during {pending.method}")
+        if isinstance(answer, MalformedError):
+            raise PeerError(f"its answer to {pending.method} cannot be read: {answer}")
         if answer.error is not None:
             raise PeerError(answer.error.message, code=answer.error.code)
         return answer.result
 
-    async def notify(self, method: str, params: object) -> None:
-        """Tell the program something.
-
-        Always a checkpoint.
-
-        Cancellation:
-          It may have been sent in part: the connection is of no use then.
-
-        """
-        await self._send({"method": method, "params": params})
-
-    async def _send(self, body: dict[str, object]) -> None:
-        """Write one line. A program that is gone is found out by the reader.
-
-        Always a checkpoint.
-
-        Cancellation:
-          As `notify`.
-
-        """
-        assert self._group.stdin is not None
-        async with self._sending:
-            try:
-                await self._group.stdin.send_all(encode_line(body))
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                await trio.lowlevel.checkpoint()
+    def notify(self, method: str, params: object) -> None:
+        """Tell the program something. Not a checkpoint."""
+        self._outbox.put(encode_line({"method": method, "params": params}))
 
     async def _drain(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -221,6 +219,15 @@ class Peer:
             return
         while data := await self._group.stderr.receive_some(65536):
             self._stderr.write(data)
+
+    async def _watch(self) -> None:
+        """Wait for the exit of the program itself. Always a checkpoint.
+
+        Cancellation:
+          Passes through.
+
+        """
+        self.exit_code = await self._group.wait()
 
     async def _read(self) -> None:
         """Take lines until the end; what is no message is answered and passed over.
@@ -235,17 +242,13 @@ class Peer:
         while self.problem is None:
             try:
                 line = await self._lines.next()
-            except LineTooLongError as error:
-                self.problem = str(error)
-                return
-            if line is None:
-                return
-            try:
+                if line is None:
+                    return
                 message = read_message(line)
-            except msgspec.ValidationError as error:
-                self._refuse(None, INVALID_REQUEST, str(error))
-            except msgspec.DecodeError as error:
-                self._refuse(None, PARSE_ERROR, str(error))
+            except MalformedError as error:
+                self._pass_over(error)
+            except (LineTooLongError, TooDeepError) as error:
+                self.problem = str(error)
             else:
                 self._take(message)
 
@@ -254,95 +257,47 @@ class Peer:
         self.ended.set()
         for pending in self._pending.values():
             pending.answered.set()
-        for scope in self._serving.values():
-            scope.cancel()
+        self.serving.give_up()
+
+    def _pass_over(self, error: MalformedError) -> None:
+        """Take a line that is no message: an answer of that kind is one all the same."""
+        if not (error.answers and self._answer(error.id, error)):
+            self.serving.refuse(error.id, error.code, str(error))
+
+    def _answer(
+        self, number: RequestId | None, answer: Incoming | MalformedError
+    ) -> bool:
+        """Hand an answer to whoever waits for it; False if nobody does."""
+        if isinstance(number, str) and number.isascii() and number.isdigit():
+            number = int(number)  # some give a number back as a string
+        pending = None if number is None else self._pending.pop(number, None)
+        if pending is None:
+            return False
+        pending.answer = answer
+        pending.answered.set()
+        return True
 
     def _take(self, message: Incoming) -> None:
         if message.method is None:
-            pending = self._pending.pop(message.id or 0, None)
-            if pending is not None:
-                pending.answer = message
-                pending.answered.set()
+            self._answer(message.id, message)
         elif message.id is not None:
-            self._nursery.start_soon(self._serve, message)
+            self.serving.begin(message, message.id, message.method)
         elif message.method == "$/cancel_request":
-            scope = self._serving.get(_cancelled_id(message.params))
-            if scope is not None:
-                scope.cancel()
+            self.serving.take_back(message.params)
         else:
-            self._on_notification(message.method, message.params)
-
-    async def _serve(self, message: Incoming) -> None:
-        """Answer one request of the program.
-
-        Always a checkpoint.
-
-        Cancellation:
-          That of the block: whoever handles the request has answered by then.
-
-        """
-        assert message.id is not None
-        assert message.method is not None
-        handler = self._handlers.get(message.method)
-        if handler is None:
-            self._refuse(message.id, METHOD_NOT_FOUND, f"no method {message.method}")
-            await trio.lowlevel.checkpoint()
-            return
-        with trio.CancelScope() as scope:  # noqa: ASYNC912  # the handler waits, inside of the try
-            self._serving[message.id] = scope
             try:
-                await trio.lowlevel.checkpoint()
-                result = await handler.fn(message.params)
-            except trio.Cancelled:
-                if not scope.cancel_called:
-                    with trio.move_on_after(_SEND_SECONDS, shield=True):
-                        await self._send({"id": message.id, "result": handler.stopped})
-                raise
-            except ak.TurnCancelled:
-                await self._answer(message.id, handler.stopped)
-            except msgspec.ValidationError as error:
-                self._refuse(message.id, INVALID_REQUEST, str(error))
-            except Exception as error:  # noqa: BLE001  # the program is told that there is no answer
-                _log.warning("a request failed: %s", type(error).__name__)
-                _log.debug("the error was", exc_info=error)
-                self._refuse(message.id, INTERNAL_ERROR, "the client failed")
-            else:
-                await self._answer(message.id, result)
-            finally:
-                self._serving.pop(message.id, None)
-        if scope.cancelled_caught:
-            self._refuse(message.id, CANCELLED, "the request was cancelled")
-        await trio.lowlevel.checkpoint()
-
-    async def _answer(self, number: RequestId, result: object) -> None:
-        """Send an answer, also when everything else is being stopped.
-
-        Always a checkpoint.
-
-        Cancellation:
-          Shielded, and bounded in time.
-
-        """
-        with trio.move_on_after(_SEND_SECONDS, shield=True):
-            await self._send({"id": number, "result": result})
-
-    def _refuse(self, number: RequestId | None, code: int, text: str) -> None:
-        """Answer with an error, in a task: the reader does not wait for a writer."""
-
-        async def send() -> None:
-            with trio.move_on_after(_SEND_SECONDS, shield=True):
-                error = {"code": code, "message": text}
-                await self._send({"id": number, "error": error})
-
-        self._nursery.start_soon(send)
+                self._options.on_notification(message.method, message.params)
+            except Exception as error:  # noqa: BLE001  # its owner decides
+                self._options.on_failure(error)
 
 
-class _CancelParams(msgspec.Struct, rename="camel"):
-    request_id: RequestId
+async def _then(work: Callable[[], Awaitable[None]], *events: trio.Event) -> None:
+    """Do some work, then say so. Always a checkpoint.
 
+    Cancellation:
+      Passes through; nothing is said.
 
-def _cancelled_id(params: msgspec.Raw) -> RequestId:
-    try:
-        return msgspec.json.decode(params, type=_CancelParams).request_id
-    except msgspec.ValidationError:
-        return 0
+    """
+    await work()
+    for event in events:
+        event.set()

@@ -6,18 +6,24 @@ from contextlib import suppress
 from typing import Annotated, Final, cast, final
 
 import msgspec
+import trio
 
 import agentkernel as ak
 
-from .remote import RemoteAgent, RemoteUpdate, run_remote
-from .values import as_output
+from .program import RemoteAgent, RemoteUpdate
+from .remote import run_remote
+from .values import Report, as_output
+from .wire import cut
 
 __all__ = ["UPDATE", "RemoteAgentTool", "remote_agent_tool"]
 
 # The name of the fact by which the log tells what a remote agent does.
 UPDATE: Final = "subagent/update"
+# The kind of the one that stands for all that come after the first thousand.
+LEFT_OUT: Final = "left_out"
 _MAX_UPDATES = 1000
 _MAX_TEXT = 2000
+_MAX_WORD = 100
 
 
 class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,45 +68,73 @@ class RemoteAgentTool:
           Passes through when the program has been stopped, ended and reaped.
 
         Raises:
-          Exception: what a listener raised that was asked for an approval.
+          Exception: what a listener raised that was asked for an approval; the
+            program has been stopped, ended and reaped.
 
         """
         session = call.agent.session
         child = f"{call.agent.id}-{call.call_id}"
         begun = ak.SubagentDescribed(child, "remote", call.call_id)
-        updates = 0
-
-        def follow(update: RemoteUpdate) -> None:
-            nonlocal updates
-            updates += 1
-            if updates <= _MAX_UPDATES:
-                body: ak.JsonObject = {
-                    "child": child,
-                    "kind": update.kind,
-                    "text": update.text[:_MAX_TEXT],
-                    "status": update.status,
-                }
-                session.append(ak.Extension(UPDATE, body))
+        record = _Record(session, child)
 
         async def decide(what: str) -> bool:
-            reason = f"the agent {self.spec.name} asks: {what}"
+            reason = f"the agent {self.spec.name} asks: {cut(what, _MAX_TEXT)}"
             return isinstance(await call.agent.approve(call, reason), ak.Allow)
 
-        ending = ak.Ending("aborted")
+        ending = ak.Ending("error")
         session.append(begun)
         try:
             report = await run_remote(
                 self.remote,
                 cast("str", call.arguments["prompt"]),
                 decide=decide,
-                on_update=follow,
+                on_update=record.follow,
             )
-            if report.ending != "discarded":
-                ending = ak.Ending(report.ending)
+            ending = _ending(report)
+        except trio.Cancelled:
+            ending = ak.Ending("aborted")
+            raise
         finally:
             with suppress(ak.AgentDisposedError):
                 session.append(msgspec.structs.replace(begun, ending=ending))
+        report = msgspec.structs.replace(report, child=child)
         return as_output(report, report.text)
+
+
+@final
+class _Record:
+    """Writes into the log what a remote does, within limits that the log tells of."""
+
+    def __init__(self, session: ak.Session, child: str) -> None:
+        self._session = session
+        self._child = child
+        self._count = 0
+
+    def follow(self, update: RemoteUpdate) -> None:
+        """Write down one update. Not a checkpoint."""
+        self._count += 1
+        if self._count == _MAX_UPDATES + 1:
+            update = RemoteUpdate(LEFT_OUT, "what it says and does from here on")
+        elif self._count > _MAX_UPDATES:
+            return
+        status = update.status
+        body: ak.JsonObject = {
+            "child": self._child,
+            "kind": cut(update.kind, _MAX_WORD),
+            "text": cut(update.text, _MAX_TEXT),
+            "status": None if status is None else cut(status, _MAX_WORD),
+        }
+        with suppress(ak.AgentDisposedError):
+            self._session.append(ak.Extension(UPDATE, body))
+
+
+def _ending(report: Report) -> ak.Ending:
+    """Say in the log how the program's turn ended."""
+    if report.ending == "discarded" or report.failure is None:
+        return ak.Ending("completed")
+    if report.ending != "error":
+        return ak.Ending(report.ending)
+    return ak.Ending("error", report.failure.code, report.failure.message)
 
 
 def remote_agent_tool(
