@@ -16,6 +16,7 @@ from agentkernel.bridges.workflow import (
     WorkflowOptions,
     WorkflowTool,
     run_workflow,
+    workflow_ending,
 )
 from agentkernel.bridges.workflow.record import Record
 from agentkernel.testing import (
@@ -31,6 +32,7 @@ from agentkernel.testing import (
     dispose,
 )
 from tests.race.flows import Echo, asks, copied, opened, results
+from tests.race.parts import stored
 
 CHILD = WorkflowOptions(model="child")
 
@@ -318,8 +320,8 @@ async def test_workflows_inside_of_each_other_have_a_limit_of_their_depth() -> N
     """Where they are allowed, each takes two levels; the innermost call is an error."""
     deepest, told = await nested_depth(WorkflowLimits(depth=5), nested=True)
     assert deepest == 4
-    assert "WorkflowLimitError" in told[0]
-    assert "the limit of depth is 5" in told[0]
+    assert told[0].startswith("WorkflowLimitError: agents of depth 6 are too deep")
+    assert "resume" not in told[0], "there is no record to go on from"
     assert told[1:] == ["TOLD", "TOLD"]
 
 
@@ -360,6 +362,33 @@ async def test_an_error_that_coincides_with_a_stop_is_published() -> None:
     assert published == ["RuntimeError('boom')"]
 
 
+@pytest.mark.clause("C10e")
+async def test_what_a_stop_did_to_an_agent_is_no_error_of_the_workflow() -> None:
+    """Not even to a function that shields itself, and so learns how its agent ended."""
+    gate = Gate()
+
+    async def study(flow: Flow, _arguments: ak.JsonObject) -> ak.JsonValue:
+        with trio.CancelScope(shield=True):
+            await flow.agent("a")
+        return "never"
+
+    published: list[str] = []
+    async with ak.open_kernel(ak.MemoryStore()) as kernel:
+        kernel.models.register("m", ScriptedModel([call("study")], default=["more"]))
+        kernel.models.register("child", ScriptedModel([gate, "never"]))
+        tool = WorkflowTool(PLAIN, study, options=CHILD)
+        async with kernel.open("s", model="m", tools=[tool]) as agent:
+            agent.on(ak.ErrorReported, lambda p: published.append(repr(p.error)))
+            agent.followup("go")
+            await gate.reached()
+            agent.cancel()
+            await agent.when_idle()
+            assert workflow_ending(await stored(kernel.store, "s-call_1_1_1")) == (
+                "cancelled"
+            )
+    assert not published
+
+
 class InTool:
     """A tool of the application's own that runs a workflow."""
 
@@ -392,11 +421,14 @@ class InTool:
 
 def check_record(payload: ak.AgentDisposed) -> None:
     """A record that has begun is closed, whoever ended what: so are its agents."""
+    events = payload.agent.session.events
     record = Record()
-    record.take(payload.agent.session.events)
+    record.take(events)
     assert record.ending != "interrupted"
     assert not record.open
-    assert not record.lost
+    named = [e.data for e in events if isinstance(e.data, ak.SubagentDescribed)]
+    ended = {fact.child for fact in named if fact.ending is not None}
+    assert ended == {fact.child for fact in named}
 
 
 async def in_a_tool(stage: Stage) -> None:

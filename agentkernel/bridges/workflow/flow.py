@@ -16,7 +16,6 @@ import agentkernel as ak
 from agentkernel.bridges.subagents import Persona, Report, SchemaLike
 
 from .agents import WorkflowRun
-from .fault import describe
 from .record import PHASE
 from .values import Progress, WorkflowAgentError
 
@@ -201,7 +200,7 @@ async def _together(
         if len(group.exceptions) == 1:
             raise group.exceptions[0] from None  # noqa: ASYNC123  # the only one of its group
         count = len(group.exceptions)
-        words = f"{count} branches of the workflow failed: {describe(group)}"
+        words = f"{count} branches of the workflow failed: {ak.describe_error(group)}"
         raise ExceptionGroup(words, group.exceptions) from None
     await trio.lowlevel.checkpoint()
     return [results[index] for index in range(len(branches))]

@@ -10,7 +10,6 @@ import msgspec
 import agentkernel as ak
 from agentkernel.bridges.subagents import AnswerSchema
 
-from .fault import describe
 from .flow import Flow
 from .resuming import find_record, record_of
 from .run import WorkflowOptions, refuse_depth, run_workflow
@@ -130,7 +129,7 @@ class WorkflowTool:
                 # A fault of its own is published, as that of any tool is.
                 raise
             text = (
-                f"The workflow failed: {describe(error).removesuffix('.')}. "
+                f"The workflow failed: {ak.describe_error(error).removesuffix('.')}. "
                 f"To go on from here, call again with resume={record!r}."
             )
             failure = ak.ToolFailure("WORKFLOW_FAILED", text)
