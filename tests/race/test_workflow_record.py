@@ -21,6 +21,7 @@ from agentkernel.bridges.workflow import (
     workflow_ending,
 )
 from agentkernel.bridges.workflow.record import BEGUN, DONE, ENDED
+from agentkernel.bridges.workflow.trace import Trace
 from agentkernel.testing import Gate, check_log
 from tests.race.flows import OPTIONS, Echo, copied, notes, opened
 from tests.race.parts import stored
@@ -418,3 +419,18 @@ async def test_tokens_of_an_agent_that_was_stopped_count(
         ways = WorkflowOptions(model="m", limits=WorkflowLimits(tokens=34))
         with pytest.raises(WorkflowLimitError, match="tokens"):
             await run_workflow(kernel, work, session_id="w", options=ways)
+
+
+def test_what_a_fork_has_copied_is_not_its_own_result() -> None:
+    """An agent that begins with the record's history may find its very task there."""
+    answer = ak.AssistantMessage((ak.TextBlock("theirs"),))
+    facts: list[ak.Fact] = [
+        ak.SessionHeader(1, lineage=ak.Lineage(forked_from="w", forked_at=5)),
+        ak.TurnStarted(1),
+        ak.MessageEntered(ak.UserMessage("i", (ak.TextBlock("task"),))),
+        ak.AssistantReplied(1, 1, answer),
+        ak.TurnEnded(1, ak.Ending("completed")),
+    ]
+    events = [ak.SessionEvent(n, 0.0, fact) for n, fact in enumerate(facts, 1)]
+    report = Trace("task", events).report("c", None, unfinished="interrupted")
+    assert (report.ending, report.text, report.ok) == ("interrupted", "", False)
