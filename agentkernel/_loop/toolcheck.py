@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .._errors import ToolArgumentsError
-from .._json import JsonObject, clean_text, freeze_object
+from .._json import FrozenDict, JsonObject, clean_text, freeze_object
 from .._messages import ToolCall, ToolFailure
 from ..abc import Tool
 
@@ -45,7 +45,10 @@ def checked_arguments(tool: Tool, arguments: JsonObject) -> JsonObject:
 
     """
     try:
-        return freeze_object(dict(tool.check(arguments)))
+        made = tool.check(arguments)
+        if made is arguments and isinstance(made, FrozenDict):
+            return made  # what the model's own arguments are already
+        return freeze_object(dict(made))
     except ToolArgumentsError as error:
         failure = ToolFailure("INVALID_ARGUMENTS", clean_text(str(error)))
         raise Refused(failure) from None

@@ -15,7 +15,7 @@ def checked_output(output: object) -> ToolOutput:
     """Refuse what is no output, and clean what is one."""
     if not isinstance(output, ToolOutput):
         raise TypeError(f"a tool must return a ToolOutput, not {type(output).__name__}")
-    content = tuple(clean_block(block) for block in output.content)
+    content = tuple([clean_block(block) for block in output.content])
     error = output.error
     if error is not None:
         error = ToolFailure(clean_text(error.code), clean_text(error.message))
