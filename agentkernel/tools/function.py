@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypedDict, Unpack, final, overload
 
 import trio
@@ -54,6 +54,8 @@ class ToolOptions(TypedDict, total=False):
       isolation: `process` to run each call in a Python process of its own. The
         function must then be importable by name and take no `ToolInvocation`; it
         gets its arguments, and gives its result, as JSON.
+      env: the whole environment of that process; None, the default, for this one's
+        without what looks secret.
       needs_approval: whether somebody has to approve each call. With a policy it is
         the policy that decides; where no listener does, `Approve` listeners are asked,
         and with none the call is denied.
@@ -65,6 +67,7 @@ class ToolOptions(TypedDict, total=False):
     parallel_safe: bool
     max_seconds: float | None
     isolation: Literal["none", "process"]
+    env: Mapping[str, str] | None
     needs_approval: bool
 
 
@@ -80,6 +83,7 @@ class FunctionTool:
       parallel_safe: whether calls of it may overlap.
       max_seconds: the limit of one call.
       isolation: where it runs.
+      env: the environment of its own process; None for one without what looks secret.
       needs_approval: whether somebody has to approve each call.
 
     """
@@ -111,6 +115,7 @@ class FunctionTool:
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ValueError(f"max_seconds of tool {name!r} must be positive")
         self.isolation = options.get("isolation", "none")
+        self.env: Mapping[str, str] | None = options.get("env")
         self.needs_approval: bool = options.get("needs_approval", False)
         self._import_name: str | None = None
         if self.isolation == "process":
@@ -174,7 +179,9 @@ class FunctionTool:
 
     async def _call(self, values: dict[str, object], call: ToolInvocation) -> object:
         if self._import_name is not None:
-            return await call_in_process(self._import_name, call.arguments)
+            return await call_in_process(
+                self._import_name, call.arguments, env=self.env
+            )
         if is_async(self.fn):
             return await self.fn(**values)
         return await trio.to_thread.run_sync(

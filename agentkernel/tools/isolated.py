@@ -3,14 +3,13 @@
 The parent's side; the child's is `isolated_child`. The child gets this process's
 module search path, the function's name and its arguments on standard input, and
 answers on a pipe that nothing else writes to: what the function prints goes to
-standard error. The environment is the whole one, as for any other code of the
-application: what this buys is an end by force, not a sandbox.
+standard error. What this buys is an end by force, not a sandbox.
 """
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Mapping
 
 import msgspec
 
@@ -126,7 +125,9 @@ def import_name(fn: Function) -> str:
     return f"{module}:{qualname}"
 
 
-async def call_in_process(function: str, arguments: JsonObject) -> ToolOutput:
+async def call_in_process(
+    function: str, arguments: JsonObject, *, env: Mapping[str, str] | None = None
+) -> ToolOutput:
     """Call a function, named by `import_name`, in a process of its own.
 
     Always a checkpoint.
@@ -134,6 +135,12 @@ async def call_in_process(function: str, arguments: JsonObject) -> ToolOutput:
     Cancellation:
       Passes through once the process and everything it started is ended (SIGTERM,
       grace, SIGKILL) and reaped. What the function has done until then stays done.
+
+    Args:
+      function: its name.
+      arguments: what it is called with.
+      env: the whole environment of the process; None for this one's without what
+        looks secret.
 
     Raises:
       IsolatedCallError: if it raised, or the process ended without an answer.
@@ -148,7 +155,7 @@ async def call_in_process(function: str, arguments: JsonObject) -> ToolOutput:
             _BOOTSTRAP,
             msgspec.json.encode(sys.path).decode(),
         ],
-        env=os.environ,
+        env=env,
         stdin=msgspec.json.encode(job),
         limits=_LIMITS,
     )

@@ -16,6 +16,8 @@ import sys
 import msgspec
 import trio
 
+from agentkernel import clean_text
+
 from .isolated import Job, Reply
 from .outputs import to_output
 from .schema import AsyncFunction, Function, Parameters, is_async
@@ -31,7 +33,7 @@ def main() -> None:
     try:
         reply = _work(job)
     except (Exception, SystemExit) as exc:  # noqa: BLE001  # it goes to the parent
-        text = str(exc)
+        text = clean_text(str(exc))
         name = type(exc).__name__
         reply = Reply(problem=f"{name}: {text}" if text else name)
     with os.fdopen(answer, "wb") as stream:

@@ -97,6 +97,27 @@ async def test_a_function_that_does_not_return_is_an_error_that_says_how(
         await call(functions.fail, how=how)
 
 
+async def test_an_error_whose_text_is_no_text_is_told_all_the_same() -> None:
+    """The name of a file may hold any byte, and so may what is said about it."""
+    with pytest.raises(IsolatedCallError, match=r"^ValueError: bad name \ufffd$"):
+        await call(functions.odd_error)
+
+
+async def test_a_function_does_not_see_secrets_unless_its_tool_is_given_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with every other process; its modules are found by the same variables."""
+    monkeypatch.setenv("SOME_API_KEY", "hidden")
+    monkeypatch.setenv("PYTHONPATH", "somewhere")
+    assert await call(functions.variable, name="SOME_API_KEY") == ToolOutput.of("none")
+    for name in ("PATH", "PYTHONPATH", "HOME"):
+        assert await call(functions.variable, name=name) == ToolOutput.of(
+            os.environ[name]
+        )
+    given = FunctionTool(functions.variable.fn, isolation="process", env=os.environ)
+    assert await call(given, name="SOME_API_KEY") == ToolOutput.of("hidden")
+
+
 @pytest.mark.clause("C11b", "C11e")
 @pytest.mark.case("TOOL-04")
 async def test_a_function_that_ignores_everything_is_killed_at_its_limit(

@@ -72,3 +72,15 @@ def stubborn(started: str, seconds: float) -> str:
     Path(started).write_text(f"{os.getpid()} {child.pid}")
     while True:
         time.sleep(0.01)
+
+
+@tool(isolation="process")
+def variable(name: str) -> str:
+    """Look up a variable of the environment."""
+    return os.environ.get(name, "none")
+
+
+@tool(isolation="process")
+def odd_error() -> None:
+    """Fail over a name that is no text."""
+    raise ValueError("bad name \udcff")
