@@ -64,7 +64,7 @@ class WithApprovals(AgentMachine):
         self.closed: list[str] = []
         # Sessions with a yes for good, and the calls that were made in them since.
         self.granted: set[str] = set()
-        self.waived: set[str] = set()
+        self.waived: set[tuple[str, str]] = set()
 
     def install(self, kernel: ak.Kernel) -> None:
         super().install(kernel)
@@ -92,9 +92,12 @@ class WithApprovals(AgentMachine):
         elif isinstance(fact, ak.Extension) and fact.name == GRANT:
             self.granted.add(agent.id)
         elif isinstance(fact, ak.AssistantReplied) and agent.id in self.granted:
-            self.waived |= {one.call_id for one in fact.message.calls}
-        elif isinstance(fact, ak.ApprovalAsked) and fact.call_id in self.waived:
-            self.problems.append(f"asked again after a yes for the session: {fact}")
+            self.waived |= {(agent.id, one.call_id) for one in fact.message.calls}
+        elif (
+            isinstance(fact, ak.ApprovalAsked)
+            and (agent.id, fact.call_id) in self.waived
+        ):
+            self.problems.append(f"asked again after a yes for good: {fact}")
 
     def held(self) -> list[tuple[str, object]]:
         return super().held() + [(q.agent.id, q) for q in self.approvals.open()]
@@ -538,8 +541,7 @@ class WithWorkflow(WithChildren):
             return
         self.records.add(agent.id)
         count = Counter(fact.name for fact in flow)
-        # The end of its agent may overtake the end of a run: it is then `interrupted`.
-        assert count["workflow/ended"] <= count["workflow/started"] == 1, count
+        assert count["workflow/started"] == count["workflow/ended"] == 1, count
         assert count["workflow/agent-started"] <= 6, count
         keys = Counter(
             str(body_of(f)["key"]) for f in flow if f.name == "workflow/agent-started"
