@@ -133,7 +133,7 @@ async def test_a_child_below_a_workflow_is_shown_no_tool_that_would_refuse_it() 
     async with family(tools, parent=parent, child=child) as agent:
         agent.followup("start")
         await agent.when_idle()
-    assert shown(child) == ["deeper", "study"]
+    assert {"agent", "deeper"}.intersection(shown(child)) == {"deeper"}
 
 
 async def test_a_tree_as_deep_as_may_be_is_stopped_in_one_call() -> None:

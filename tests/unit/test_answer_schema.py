@@ -13,6 +13,7 @@ import pytest
 
 import agentkernel as ak
 from agentkernel.bridges.subagents import AnswerSchema, SchemaLike
+from agentkernel.tools import FunctionTool
 
 
 def member(schema: ak.JsonValue, **beside: ak.JsonValue) -> ak.JsonObject:
@@ -252,6 +253,17 @@ def test_a_provider_is_shown_an_object_that_says_the_same(
         else:
             with pytest.raises(ak.ToolArgumentsError):
                 answer.of_arguments(arguments)
+
+
+def test_a_tool_of_a_function_shows_an_object_whatever_its_arguments_are() -> None:
+    """Its schema is that of a struct of the arguments, never one of them."""
+
+    def tell(city: City, verdict: Yes | No, other: Verdict | None = None) -> str:
+        return f"{city} {verdict} {other}"
+
+    shown = FunctionTool(tell).spec.parameters
+    assert shown["type"] == "object"
+    assert not {"$ref", "anyOf", "oneOf", "allOf", "not", "enum"} & set(shown)
 
 
 def test_a_definition_that_was_put_in_place_is_not_shown_twice() -> None:
