@@ -214,7 +214,7 @@ async def test_a_record_that_a_crash_left_without_its_first_note_is_used() -> No
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_of_two_runs_with_one_record_one_is_told_that_it_is_busy(
-    known: bool,  # noqa: FBT001  # pytest's
+    known: bool,  # noqa: FBT001  # pytest hands it in
 ) -> None:
     """Whether the record is there already or both are about to make it."""
     told: list[str] = []
@@ -317,7 +317,7 @@ async def test_a_session_that_is_no_record_has_no_ending_of_a_workflow() -> None
 
 @pytest.mark.parametrize("inner", [True, False])
 async def test_a_workflow_that_was_stopped_is_recorded_as_cancelled(
-    inner: bool,  # noqa: FBT001  # pytest's
+    inner: bool,  # noqa: FBT001  # pytest hands it in
 ) -> None:
     """Not as failed; each agent that began is told of as ended, and recorded.
 

@@ -511,3 +511,13 @@ def test_a_workflow_comes_to_its_end_whoever_stops_an_agent_of_it(act: Act) -> N
     """The agent has failed, for the function to say what that means; nothing hangs."""
     seen = cancel_everywhere(pipelines, act, seeds=[1], at=("append", "notification"))
     assert seen.endings["completed"] == seen.runs + 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "act", [cancel_below, cancel_below_and_keep, cancel_the_youngest]
+)
+def test_a_workflow_comes_to_its_end_at_every_step(act: Act) -> None:
+    """The same at each task step, under another order of them."""
+    seen = cancel_everywhere(pipelines, act, seeds=[2], at=("task-step",))
+    assert seen.endings["completed"] == seen.runs + 1
