@@ -187,3 +187,24 @@ async def test_a_resume_says_how_a_child_ended_that_a_crash_cut_off(
                 await fork.dispose()
         assert named(await stored(crashed)) == [(child, None), (child, ending)]
     check_log(await stored(crashed))
+
+
+async def test_a_session_that_cannot_be_closed_is_told_of_when_the_parent_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The parent's own end came first: the program's log has it, nobody else can."""
+    store = FaultyStore(ak.MemoryStore())
+    async with ak.open_kernel(store) as kernel:
+        kernel.models.register("child", ScriptedModel(["forty-two"]))
+        handle = await kernel.create("s", model="child")
+
+        def idle(payload: ak.StatusChanged) -> None:
+            if payload.agent is not handle.agent and payload.status == "idle":
+                store.fail("release", times=1)
+                nursery.start_soon(handle.dispose)
+
+        kernel.on(ak.StatusChanged, idle)
+        async with trio.open_nursery() as nursery:
+            report = await Subagents().run(handle.agent, "go")
+    assert report.text == "forty-two"
+    assert f"closing the session of {report.child}" in caplog.text

@@ -15,6 +15,7 @@ once it is gone.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,7 @@ from .values import NO_ANSWER, ChildRefusedError, Persona, Report, add_usage, fa
 __all__ = ["Task", "run_child"]
 
 _PAGE = 500
+_log = logging.getLogger(__name__)
 
 
 class Task(msgspec.Struct, frozen=True, eq=False):
@@ -326,9 +328,12 @@ def _tell(parent: ak.Agent, child: ak.Agent, error: ak.StorageError) -> None:
         await trio.lowlevel.checkpoint()
         raise error
 
-    # One that is ending has nobody left to tell.
-    with suppress(ak.AgentDisposedError):
-        parent.start_soon(fail, name=f"closing the session of {child.id}")
+    where = f"closing the session of {child.id}"
+    try:
+        parent.start_soon(fail, name=where)
+    except ak.AgentDisposedError:
+        # One that is ending reports nothing any more.
+        _log.error("agent %s: %s: %s", parent.id, where, error)
 
 
 async def _last_turn_end(session: ak.Session) -> int:
