@@ -27,7 +27,7 @@ from agentkernel.bridges.subagents import (
 from agentkernel.testing import ScriptedModel, call, check_log
 from agentkernel.tools import ProcessLimits
 from tests.integration.acp_peers import node_peer, python_peer
-from tests.integration.test_remote_hostile import scripted
+from tests.integration.scripted_remote import scripted
 
 RUDE = Path(__file__).parent / "rude_peer.py"
 Permission = Literal["allow", "deny", "ask"]
