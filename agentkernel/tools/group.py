@@ -102,6 +102,8 @@ async def open_process_group(
 
     Leaving the block closes its standard input, gives the leader `limits.hangup`
     seconds to go, ends the family as `ProcessGroup.end` does, and closes the pipes.
+    A process that has cleaned its environment, left the session and lost its parent
+    belongs to no family that can be seen: it is neither ended nor named.
     Whoever asks for `stderr="pipe"` reads it, or the child stalls.
 
     Always a checkpoint, at both ends.
@@ -161,7 +163,8 @@ class ProcessGroup:
       exit_code: the leader's exit code once it has been reaped, negative for a
         signal.
       forced: whether SIGKILL was needed.
-      survivors: what outlived the leader or had left its group; known after `end`.
+      survivors: what was found that outlived the leader or had left its group; known
+        after `end`.
 
     """
 

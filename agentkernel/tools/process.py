@@ -7,8 +7,9 @@ whole family, a grace, SIGKILL, and the leader is reaped, all of it before the c
 returns, whatever made it return.
 
 Invariants. The leader's exit decides, never the end of a pipe: a grandchild that holds
-one open is waited for by nobody. Nothing outlives the call except what the operating
-system refuses to kill, and that is named in the result.
+one open is waited for by nobody. Nothing that is found outlives the call except what the
+operating system refuses to kill, and that is named in the result. What cannot be found
+(see `family`) lives on and is not named.
 
 These are real processes on real time: under Trio's mock clock a grace is over at once.
 """
@@ -60,7 +61,7 @@ class CommandResult(msgspec.Struct, frozen=True):
       stderr: empty if it was merged into `stdout`.
       timed_out: whether `max_seconds` ended it.
       forced: whether SIGKILL was needed.
-      survivors: processes that were ended after the leader.
+      survivors: processes that were found, and ended, after the leader.
 
     """
 
