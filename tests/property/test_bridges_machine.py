@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from agentkernel.testing.machine import AgentMachine
@@ -17,13 +17,16 @@ from tests.property.machines import (
 
 pytestmark = pytest.mark.clause("I6", "L3", "S3b", "S4", "T3c", "T7b")
 
+# It says what it has found at once: the search for a smaller example takes minutes,
+# and is the long run's.
 DAILY = settings(
     max_examples=30,
+    phases=[Phase.reuse, Phase.generate],
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-LONG = settings(DAILY, max_examples=600)
+LONG = settings(DAILY, max_examples=600, phases=[*DAILY.phases, Phase.shrink])
 
 
 class Parents(WithApprovals, WithChildren):
