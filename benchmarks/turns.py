@@ -14,7 +14,16 @@ from .measure import Row, Section, Sizes, against, alternate, timed
 from .models import Adds, Answers, Blocks, Drips, add
 from .shell import DrivenShell, bare_turns
 
-__all__ = ["cancelling", "chunk", "late_turn", "tool_turn", "turn", "turns"]
+__all__ = [
+    "cancelling",
+    "chunk",
+    "follow",
+    "hops",
+    "late_turn",
+    "tool_turn",
+    "turn",
+    "turns",
+]
 
 
 async def turns(agent: ak.Agent, count: int) -> None:
@@ -82,26 +91,26 @@ async def chunk(sizes: Sizes) -> Sequence[Row]:
 
             async def followed() -> float:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_follow, agent)
+                    nursery.start_soon(follow, agent)
                     await wait_all_tasks_blocked()
                     taken = await timed(sizes.chunks, lambda: turns(agent, 1))
                     nursery.cancel_scope.cancel()
                 return taken
 
             taken, hop = await alternate(
-                sizes.rounds, followed, lambda: _hops(sizes.chunks)
+                sizes.rounds, followed, lambda: hops(sizes.chunks)
             )
     ratio = against(taken, hop)
     return [Row("one more chunk, followed", "us", taken, "hop", hop, ratio, "1x")]
 
 
-async def _follow(agent: ak.Agent) -> None:
+async def follow(agent: ak.Agent) -> None:
     async with agent.session.subscribe(after=agent.session.cursor) as events:
         async for _ in events:
             pass
 
 
-async def _hops(count: int) -> float:
+async def hops(count: int) -> float:
     send, receive = trio.open_memory_channel[int](1)
 
     async def receiver() -> None:
