@@ -33,6 +33,8 @@ async def attended(
 
     The attendant runs shielded, from before the work until `end` is through; then it
     is cancelled. An error of the attendant cancels the work and leaves in a group.
+    Ctrl-C that comes while one of them runs is raised at the next wait of the main task;
+    tasks that the attendant starts are its own to protect.
 
     Always a checkpoint.
 
@@ -54,6 +56,7 @@ async def attended(
     """
     scope = trio.CancelScope(shield=True)
 
+    @enable_ki_protection
     async def attend() -> None:
         await trio.lowlevel.cancel_shielded_checkpoint()
         with scope:

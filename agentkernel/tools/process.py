@@ -26,6 +26,7 @@ from typing import final
 import msgspec
 import outcome
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from .attended import attended
 from .group import (
@@ -188,6 +189,7 @@ class _Pump:
         with trio.move_on_after(seconds):
             await self._drained.wait()
 
+    @enable_ki_protection
     async def _feed(self, data: bytes) -> None:
         assert self._group.stdin is not None
         # The command may end, or close its input, without having read it all.
@@ -195,6 +197,7 @@ class _Pump:
             await self._group.stdin.send_all(data)
         await self._group.stdin.aclose()
 
+    @enable_ki_protection
     async def _read(self, stream: trio.abc.ReceiveStream, sink: BoundedOutput) -> None:
         await trio.lowlevel.checkpoint()
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):

@@ -17,6 +17,7 @@ from typing import Final, final
 
 import msgspec
 import trio
+from trio.lowlevel import enable_ki_protection
 
 import agentkernel as ak
 from agentkernel.tools import BoundedOutput, ProcessGroup
@@ -291,6 +292,7 @@ class Peer:
                 self._options.on_failure(error)
 
 
+@enable_ki_protection
 async def _then(work: Callable[[], Awaitable[None]], *events: trio.Event) -> None:
     """Do some work, then say so. Always a checkpoint.
 
