@@ -46,7 +46,7 @@ class TurnCancellation:
         return self.source.reason
 
     def own(self, scope: trio.CancelScope) -> trio.CancelScope:
-        """Take over the scope of what runs from here on, and return it; done once.
+        """Take over the scope of what runs from here on, and return it.
 
         A holder that was stopped before cancels it at once. Not a checkpoint.
         """

@@ -1,11 +1,12 @@
 """One turn: claimed input, one nursery and its cancel scope, one ending.
 
 A turn opens (its start and its claims are one act), runs step after step inside its
-own nursery and scope, and is concluded outside of them: what it left open is closed,
-and its ending is decided from the holder and the agent's lifecycle, never from the
-exception that got it there. Deciding, clearing the holder and appending `turn/end`
-are one act, after which nothing can stop the turn any more; publication and the
-flush that follows are shielded.
+own nursery and scope (steered while these close, it gets new ones), and is concluded
+outside of them: what it left open is closed, and its ending is decided from the
+holder and the agent's lifecycle, never from the exception that got it there.
+Deciding, clearing the holder and appending `turn/end` are one act, after which
+nothing can stop the turn any more; publication and the flush that follows are
+shielded.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Turn:
     """What the steps of one turn share.
 
     Attributes:
+      step: the number of the last step that has begun.
       usage: the open attempt's tokens, for the closing if it is cut.
       fatal: what must leave the kernel once the log is balanced.
 
@@ -59,9 +61,12 @@ class Turn:
         self._source = holder.source
         self.number = number
         self.nursery: trio.Nursery | None = None
+        self.step = 0
         self.usage: Usage | None = None
         self.fatal: BaseException | None = None
         self.natural = Ending("completed")
+        # Whether an answer was cut, and whether the steps ended for want of input.
+        self._cut = self._drained = False
         self._faults: list[BaseException] = []
 
     @property
@@ -120,30 +125,39 @@ class Turn:
             self.natural = ending_of(found)
 
     async def _steps(self) -> Ending:
-        driver = self.driver
-        limit = driver.options.max_steps
+        limit = self.driver.options.max_steps
         inbox = self.log.fold.inbox
-        cut = owed = False
-        number = 0
+        owed = self._drained = False
         while True:
-            number += 1
-            last = number >= limit
-            if number > 1:
+            self.step += 1
+            last = self.step >= limit
+            if self.step > 1:
                 claim_step(self.log)
                 self.log.deliver()
-            end = await Step(self, number, owed=owed, last=last).run()
-            cut = cut or end.cut
+            end = await Step(self, self.step, owed=owed, last=last).run()
+            self._cut = self._cut or end.cut
             owed = end.owes
             if end.ending is not None:
                 return end.ending
             if owed or (inbox.owes_step and not last and not end.emptied):
                 continue
-            ending = Ending("max-tokens") if cut else Ending("completed")
+            ending = Ending("max-tokens") if self._cut else Ending("completed")
             if end.emptied:
                 return ending
-            await self._stopping(number, ending)
+            await self._stopping(self.step, ending)
             if last or not inbox.owes_step:
+                self._drained = not last
                 return ending
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it was steered while its nursery closed: it owes that a step."""
+        return (
+            self._drained
+            and self.log.fold.inbox.owes_step
+            and not self.stopped
+            and self.driver.lifecycle == "live"
+        )
 
     async def _stopping(self, step: int, ending: Ending) -> None:  # noqa: ASYNC910  # waits only if it must
         """Let listeners see the turn's end coming, and perhaps steer on.
@@ -241,9 +255,10 @@ async def run_turn(driver: Driver, holder: TurnCancellation) -> None:
     escaped: BaseException | None = None
     driver.busy_inside = True
     try:
-        async with trio.open_nursery() as turn.nursery:
-            holder.own(turn.nursery.cancel_scope)
-            await turn.run()
+        while turn.step == 0 or turn.goes_on:
+            async with trio.open_nursery() as turn.nursery:
+                holder.own(turn.nursery.cancel_scope)
+                await turn.run()
     except BaseException as error:  # noqa: ASYNC103, BLE001  # recorded first, raised below
         turn.note(error)
         escaped = error

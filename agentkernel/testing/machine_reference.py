@@ -48,8 +48,6 @@ class Reference:
         self.failed: bool = False
         self.disposing: bool = False
         self._step_seen = False
-        # What has arrived since the last step ended: the turn may have looked before.
-        self._late: set[str] = set()
         # Whether the holder of the next or the current turn can still be stopped.
         self._holder = False
         self._wanted = False
@@ -93,7 +91,6 @@ class Reference:
     ) -> None:
         """A message with a new id is sent: by a verb, or by somebody else."""
         self.known.add(message_id)
-        self._late.add(message_id)
         if passive:
             self.passive.add(message_id)
         if notice:
@@ -215,8 +212,6 @@ class Reference:
                 self._spliced(fact)
             case ak.StepStarted():
                 self._step_seen = True
-            case ak.StepEnded():
-                self._late.clear()
             case ak.MessageEntered(message):
                 self._entered(message.id)
             case ak.TurnEnded(turn, reason):
@@ -288,8 +283,7 @@ class Reference:
             assert self._rejected, "a turn is blocked by a rejection"
         else:
             assert kind == "completed", kind
-            # What arrives while the turn's nursery closes wakes a turn of its own.
-            owed = set(self.queues["next_step"]) - self.passive - self._late
+            owed = set(self.queues["next_step"]) - self.passive
             assert not owed, f"a turn ends when it owes no step: {owed}"
         if kind != "completed":
             self._put_back()

@@ -144,6 +144,41 @@ async def test_steering_before_the_end_of_a_turn_continues_that_turn(
         assert len(model.requests) == 2
 
 
+@pytest.mark.clause("I1c", "T1b")
+async def test_steering_in_any_pass_behind_the_last_step_joins_that_turn(
+    autojump_clock: MockClock,
+) -> None:
+    """Also in the one in which the turn's nursery closes, where nothing else runs."""
+    seen: Counter[bool] = Counter()
+
+    async def steer_late(agent: ak.Agent, look: trio.Event, passes: int) -> None:
+        await look.wait()
+        for _ in range(passes):
+            await trio.lowlevel.checkpoint()
+        in_time = not any(isinstance(fact, ak.TurnEnded) for fact in facts(agent))
+        sent = agent.steer("late")
+        await agent.when_idle()
+        assert entered(agent)[sent.id] == [1 if in_time else 2]
+        seen[in_time] += 1
+
+    # Again and again: who runs first in a scheduling pass is a matter of chance.
+    for passes in [0, 1, 2] * 8:
+        look = trio.Event()
+
+        async def stopping(_payload: ak.TurnStopping, look: trio.Event = look) -> None:
+            look.set()
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+        async with opened(ScriptedModel(["one"], ["two"])) as agent:
+            agent.on(ak.TurnStopping, stopping)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(steer_late, agent, look, passes)
+                await wait_all_tasks_blocked()
+                agent.followup("go")
+    assert seen[True]
+    assert seen[False]
+
+
 @pytest.mark.clause("I1c", "T1d")
 async def test_steering_in_the_last_step_runs_in_the_next_turn(
     autojump_clock: MockClock,
