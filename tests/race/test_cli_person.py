@@ -24,6 +24,9 @@ from agentkernel.tools import tool
 from tests.race.rig import codes, endings, facts
 
 
+OFF = "change is off without a terminal; --allow change permits it"
+
+
 @tool(needs_approval=True)
 async def change() -> str:
     """Change something."""
@@ -171,9 +174,7 @@ async def test_nobody_to_ask_refuses_with_the_way_out() -> None:
     policy = make_policy([change, look], (), asks=False)
     decision = policy.decide("change", {})
     assert decision.action == "deny"
-    assert decision.reason == (
-        "change is off without a terminal; --allow change permits it"
-    )
+    assert decision.reason == OFF
     assert policy.decide("look", {}).action == "allow"
     allowed = make_policy([change, look], ["change"], asks=False)
     assert allowed.decide("change", {}).action == "allow"
@@ -204,8 +205,7 @@ async def test_without_a_person_every_question_is_refused(
         assert reply.outcome.text == "done"
         assert texts(agent) == [
             "there is no terminal to ask on: rm -rf everything",
-            "The call was denied: "
-            "change is off without a terminal; --allow change permits it",
+            f"The call was denied: {OFF}",
         ]
 
 

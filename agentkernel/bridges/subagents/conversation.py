@@ -57,7 +57,7 @@ class Conversation:
         on_update: Callable[[RemoteUpdate], object] | None,
     ) -> None:
         self.problem: str | None = None
-        self.has_started = False
+        self.has_started: bool = False
         self._remote = remote
         self._prompt = prompt
         self._decide = decide

@@ -69,9 +69,9 @@ class Record:
         self.known: dict[str, Report] = {}
         self.open: dict[str, str] = {}
         self.parent: str | None = None
-        self.name = ""
+        self.name: str = ""
         self.ending: WorkflowEnding | None = None
-        self.used = False
+        self.used: bool = False
 
     def take(self, events: Iterable[ak.SessionEvent]) -> None:
         """Go on with the next events."""
