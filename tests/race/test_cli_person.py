@@ -23,7 +23,6 @@ from agentkernel.testing import ScriptedModel, call
 from agentkernel.tools import tool
 from tests.race.rig import codes, endings, facts
 
-
 OFF = "change is off without a terminal; --allow change permits it"
 
 
