@@ -44,7 +44,8 @@ DENY = answered(behavior="deny", message="not on a Friday")
     ("runs", "ran", "asked", "outcome"),
     [
         ((ALLOW,), {"n": 1}, False, ("success", "allow")),
-        ((CHANGE,), {"n": 2}, False, ("success", "allow")),
+        ((CHANGE,), {"n": 1}, True, ("failed", "none")),
+        ((CHANGE, ALLOW), {"n": 1}, False, ("failed", "none")),
         ((DENY,), None, False, ("blocked", "deny")),
         ((ALLOW, DENY), None, False, ("success", "allow")),
         ((HookRun(0),), {"n": 1}, True, ("success", "none")),
@@ -92,6 +93,44 @@ async def test_a_hook_answers_in_the_place_of_a_person_or_leaves_the_question(
         (result,) = facts(agent, ak.ToolReturned)
         assert result.error is not None
         assert result.error.message == "The call was denied: not on a Friday"
+
+
+async def test_a_hook_that_says_yes_cannot_put_in_what_a_rule_denies(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """The policy has seen other arguments than those that would run."""
+    rules = (Rule("deny", "t", "command", "rm *", "command"), Rule("ask", "*"))
+    worse = answered(behavior="allow", updatedInput={"command": "rm -r /"})
+    hooked(agent, ScriptedExecutor({"p": worse}), ("PermissionRequest", "p"))
+    approvals = Approvals(agent.kernel, Policy(rules))
+    asked: list[object] = []
+    ran: list[object] = []
+
+    def deny(payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.ApprovalAsked):
+            asked.append(fact.arguments)
+            approvals.answer(fact.approval_id, "deny")
+
+    async def body(invocation: ak.ToolInvocation) -> ak.ToolOutput:
+        ran.append(invocation.arguments)
+        return ak.ToolOutput.of("done")
+
+    agent.on(ak.Appended, deny)
+    agent.tools.add(BodyTool("t", body))
+    model.add([call("t", command="ls")])
+    agent.followup("go")
+    await agent.when_idle()
+    assert ran == []
+    assert asked == [{"command": "ls"}]
+    (result,) = facts(agent, ak.HookReturned)
+    assert result.detail == "a yes is to the arguments that were asked about"
+    assert [fact.body for fact in facts(agent, ak.Extension)] == [
+        {
+            "event": "PermissionRequest",
+            "text": f"The PermissionRequest hook failed: {result.detail}",
+        }
+    ]
 
 
 async def test_a_call_that_nobody_asks_about_comes_to_no_such_hook(
@@ -193,11 +232,11 @@ async def test_a_question_of_a_hook_may_be_answered_by_another(
     """With nobody else to ask: one hook asks, one says yes, and the call runs."""
     said = {"hookEventName": "PreToolUse", "permissionDecision": "ask"}
     ask = HookRun(0, json.dumps({"hookSpecificOutput": said}))
-    executor = ScriptedExecutor({"ask": ask, "yes": CHANGE})
+    executor = ScriptedExecutor({"ask": ask, "yes": ALLOW})
     hooked(agent, executor, ("PreToolUse", "ask"), ("PermissionRequest", "yes"))
     agent.tools.add(BodyTool("t", returns_done))
     model.add([call("t", n=1)])
     agent.followup("go")
     await agent.when_idle()
     assert codes(agent) == [None]
-    assert [fact.arguments for fact in facts(agent, ak.ToolCalled)] == [{"n": 2}]
+    assert [fact.arguments for fact in facts(agent, ak.ToolCalled)] == [{"n": 1}]

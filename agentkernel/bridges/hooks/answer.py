@@ -134,11 +134,12 @@ class Answer:
         return "deny", self._text(answer, "message") or "a hook said no"
 
     def _updated_input(self) -> ak.JsonObject | None:
-        where = self._permission
-        if self._event == "PreToolUse":
-            where = self._specific
-        value = None if where is None else where.get("updatedInput")
-        if value is None:
+        """Read other arguments; a question is about those that the policy has seen."""
+        asked = self._permission
+        if asked is not None and asked.get("updatedInput") is not None:
+            raise Nonsense("a yes is to the arguments that were asked about")
+        value = self._specific.get("updatedInput")
+        if value is None or self._event != "PreToolUse":
             return None
         if not isinstance(value, Mapping):
             raise Nonsense("updatedInput is no object")

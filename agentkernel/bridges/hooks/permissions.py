@@ -19,7 +19,8 @@ class PermissionHooks:
     """Listens to `tools/approve`; a question that no hook answers goes on.
 
     Only the question whether a call may run at all is put to hooks: what a body asks
-    on its way, for a remote agent say, is not in what they are told.
+    on its way, for a remote agent say, is not in what they are told. A yes is to the
+    arguments that were asked about: others would run past the policy's rules.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -60,7 +61,7 @@ class PermissionHooks:
         if verdict.choice == "deny":
             return ak.Deny(verdict.reason)
         if verdict.choice == "allow":
-            return ak.Allow(verdict.updated_input)
+            return ak.Allow()
         return await following(payload)
 
     async def execute(
