@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Unpack
 
+import outcome
 import trio
 
 import agentkernel as ak
 from agentkernel.bridges.subagents import ChildOptions, Report, Subagents
 from agentkernel.tools import ProcessGroup, ProcessLimits, open_process_group
+from agentkernel.tools.attended import attended
 
 from .job import Job, JobBody, JobResult
 
@@ -47,25 +49,19 @@ def command_job(
         raise ValueError("there is no command to run")
 
     async def body(job: Job) -> JobResult:
-        stopped: trio.Cancelled | None = None
         async with open_process_group(
             argv, cwd=cwd, env=env, stdin="null", stderr="stdout", limits=limits
         ) as group:
             reader = _Reader(group, job)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(reader.run)
-                try:
-                    await group.wait()
-                except trio.Cancelled as exc:  # noqa: ASYNC103  # raised again below
-                    stopped = exc  # outside of the nursery, so that it stays itself
-                with trio.CancelScope(shield=True):
-                    if stopped is None:
-                        await reader.wait_drained(limits.drain)
-                    await group.end()
+
+            async def end(waited: outcome.Outcome[int]) -> None:
+                if isinstance(waited, outcome.Value):
                     await reader.wait_drained(limits.drain)
-                    reader.scope.cancel()
-        if stopped is not None:
-            raise stopped
+                await group.end()
+                await reader.wait_drained(limits.drain)
+
+            waited = await attended(group.wait, attendant=reader.run, end=end)
+        waited.unwrap()
         return _command_result(group, job)
 
     return body
@@ -93,32 +89,29 @@ def _command_result(group: ProcessGroup, job: Job) -> JobResult:
 
 
 class _Reader:
-    """Carries a command's output into its job; its owner cancels `scope`.
+    """Carries a command's output into its job.
 
-    The scope is shielded: a family that is being ended may still have something to
-    say, and must not stall on a full pipe.
+    Also while its family is being ended: it may still have something to say, and must
+    not stall on a full pipe.
     """
 
     def __init__(self, group: ProcessGroup, job: Job) -> None:
-        self.scope = trio.CancelScope(shield=True)
         self._group = group
         self._job = job
         self._drained = trio.Event()
 
     async def run(self) -> None:
-        """Read until the output has ended or the scope is cancelled.
+        """Read until the output has ended.
 
         Always a checkpoint.
 
         Cancellation:
-          Only that of `scope`, which stops here.
+          Passes through; what was read is in the job.
 
         """
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        with self.scope:
-            while data := await self._group.stdout.receive_some(_CHUNK):
-                self._job.write(data)
-            self._drained.set()
+        while data := await self._group.stdout.receive_some(_CHUNK):
+            self._job.write(data)
+        self._drained.set()
 
     async def wait_drained(self, seconds: float) -> None:
         """Wait until the output has ended, but not longer than `seconds`.
