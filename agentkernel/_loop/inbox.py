@@ -29,6 +29,7 @@ __all__ = [
     "discard_all",
     "open_turn",
     "put_back",
+    "reject_claim",
     "same_body",
     "settle_claim",
 ]
@@ -148,6 +149,13 @@ def discard_all(log: Log) -> tuple[UserMessage, ...]:
             settle(log, queue, ids, "discarded")
     put_back(log)
     return tuple(message for _, message in dropped)
+
+
+def reject_claim(log: Log) -> None:
+    """Record that claimed input is rejected; notices are left for `put_back`."""
+    claimed = log.fold.inbox.claimed.values()
+    wanted = [m.id for _, m in claimed if m.kind != "notice"]
+    settle_claim(log, wanted, "rejected")
 
 
 def settle_claim(log: Log, ids: Iterable[str], outcome: SpliceOutcome) -> None:

@@ -77,7 +77,9 @@ def _outcome_of(driver: Driver, record: MessageRecord) -> Outcome | None:
     if number is None or number > driver.settled_turn or record.state == "claimed":
         return None
     turn = driver.log.fold.turns[number]
-    if turn.ending is None or (pending and turn.ending.kind != "error"):
+    if turn.ending is None or (
+        pending and turn.ending.kind not in {"error", "blocked"}
+    ):
         return None
     return Outcome(
         turn.ending.kind,

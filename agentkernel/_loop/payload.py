@@ -192,7 +192,10 @@ class Enter(msgspec.Struct, frozen=True):
 
 
 class Reject(msgspec.Struct, frozen=True):
-    """Let nothing enter; the turn ends `blocked` with this reason."""
+    """Let nothing enter; the turn ends `blocked` with this reason.
+
+    What was claimed is gone, but for notices: they go back to their queue, and wait.
+    """
 
     reason: str = ""
 

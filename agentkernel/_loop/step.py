@@ -29,7 +29,7 @@ from .._session.repair import MAX_STEPS, failed_result
 from ..abc import Model, ModelRequest, Tool
 from .dispatch import expect
 from .failure import as_model_error, model_failure
-from .inbox import admitted, settle_claim
+from .inbox import admitted, reject_claim, settle_claim
 from .payload import (
     Assemble,
     Enter,
@@ -99,7 +99,7 @@ class Step:
         system = await self._assemble()
         decision = await self._pre_step()
         if isinstance(decision, Reject):
-            settle_claim(log, tuple(log.fold.inbox.claimed), "rejected")
+            reject_claim(log)
             reason = clean_text(decision.reason) or None
             return StepEnd(Ending("blocked", message=reason))
         if not decision.messages and not self.owed:

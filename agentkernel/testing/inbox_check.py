@@ -148,6 +148,11 @@ class InboxBooks:
         places = {"pending", "claimed"} if outcome == "discarded" else {"claimed"}
         for message_id in fact.removed:
             where = self._place(message_id)
+            if where == "claimed" and outcome == "rejected":
+                _, message = self._claimed[message_id]
+                self._rule(
+                    message.kind != "notice", "a notice is not rejected", message_id
+                )
             self._rule(
                 where in places,
                 f"what is {outcome} was {' or '.join(sorted(places))}",

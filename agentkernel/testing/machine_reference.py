@@ -245,6 +245,8 @@ class Reference:
         elif fact.outcome in {"rejected", "consumed"}:
             self._rejected |= fact.outcome == "rejected"
             for message_id in fact.removed:
+                kept = fact.outcome == "rejected" and message_id in self.notices
+                assert not kept, f"the notice {message_id} is no input to reject"
                 del self.claimed[message_id]
                 self.gone[message_id] = fact.outcome
         elif fact.outcome is None:
@@ -280,7 +282,8 @@ class Reference:
         elif self.failed:
             assert kind == "error", kind
         elif kind == "blocked":
-            assert self._rejected, "a turn is blocked by a rejection"
+            assert self._rejected or self.claimed, "a turn is blocked by a rejection"
+            assert set(self.claimed) <= self.notices, "a rejection leaves notices only"
         else:
             assert kind == "completed", kind
             owed = set(self.queues["next_step"]) - self.passive

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 import agentkernel as ak
@@ -101,6 +102,34 @@ async def test_a_hook_that_blocks_a_batch_stops_the_loop_before_the_next_request
     agent.wake()
     await agent.when_idle()
     assert "result: t" in said(model.requests[1].messages)
+
+
+@pytest.mark.clause("I6")
+@pytest.mark.parametrize("event", ["PostToolBatch", "UserPromptSubmit"])
+async def test_a_notice_outlives_what_a_hook_blocks(
+    agent: ak.Agent, model: ScriptedModel, event: str
+) -> None:
+    """That a job has ended is told once, and by nobody again."""
+    hooked(agent, ScriptedExecutor({"gate": BLOCK}), (event, "gate"), once=True)
+
+    async def ends_a_job(_call: ak.ToolInvocation) -> ak.ToolOutput:
+        await trio.lowlevel.checkpoint()
+        agent.notice("the job has ended")
+        return ak.ToolOutput.of("done")
+
+    agent.tools.add(BodyTool("t", ends_a_job))
+    if event == "PostToolBatch":
+        model.add([call("t")])
+    else:
+        agent.notice("the job has ended")
+    agent.followup("go")
+    await agent.when_idle()
+    assert endings(agent) == [(1, "blocked")]
+    assert [m.text for m in agent.inbox.next_step] == ["the job has ended"]
+    model.add(["next"])
+    agent.followup("on")
+    await agent.when_idle()
+    assert "user: the job has ended" in said(model.requests[-1].messages)
 
 
 async def test_a_step_without_calls_before_it_is_no_batch(

@@ -125,6 +125,52 @@ async def test_every_way_out_of_the_inbox_has_its_outcome_in_the_log(
         assert (await agent.outcome(ids["return"])).kind == "discarded"
 
 
+@pytest.mark.clause("I4b", "I6")
+@pytest.mark.parametrize("alone", [False, True], ids=["with a prompt", "alone"])
+async def test_a_notice_outlives_the_rejection_of_what_it_was_claimed_with(
+    autojump_clock: MockClock,
+    alone: bool,  # noqa: FBT001  # a parameter of the test
+) -> None:
+    """It is a fact that happened: nobody tells it a second time.
+
+    It waits parked: a notice that woke its agent after each rejection would go on
+    for ever.
+    """
+    model = ScriptedModel(default=["ok"])
+    async with opened(model) as agent:
+        rejected = 0
+
+        async def reject(payload: ak.PreStep, following: object) -> ak.Reject:
+            nonlocal rejected
+            await trio.lowlevel.checkpoint()
+            rejected += 1
+            return ak.Reject("no")
+
+        unregister = agent.on(ak.PreStep, reject)
+        told = agent.notice("the build failed")
+        asked = None if alone else agent.followup("bad")
+        await agent.when_idle()
+        await wait_all_tasks_blocked()
+        assert rejected == 1
+        assert [m.id for m in agent.inbox.next_step] == [told.id]
+        assert (await agent.outcome(told.id)).kind == "blocked"
+        if asked is not None:
+            assert (await agent.outcome(asked.id)).kind == "blocked"
+        unregister()
+        agent.followup("good")
+        await agent.when_idle()
+        assert entered(agent)[told.id] == [2]
+        assert (await agent.outcome(told.id)).kind == "completed"
+        assert texts(model.requests[-1].messages) == ["the build failed", "good"]
+        splices = [f for f in facts(agent) if isinstance(f, ak.InboxSpliced)]
+        outcomes = [
+            f.outcome
+            for f in splices
+            if told.id in f.removed or any(m.id == told.id for m in f.inserted)
+        ]
+        assert outcomes == [None, "claimed", "returned", "claimed"]
+
+
 @pytest.mark.clause("I4b")
 async def test_an_abort_without_keep_discards_claimed_input_and_lists_it(
     autojump_clock: MockClock,

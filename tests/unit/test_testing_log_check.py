@@ -14,6 +14,7 @@ OUTPUT = ak.ToolResult("c1", "look", (ak.TextBlock("seen"),))
 
 HEADER = ak.SessionHeader(1)
 ARRIVED = ak.InboxSpliced("next_turn", inserted=(HELLO,))
+NOTICE = ak.UserMessage("m1", (ak.TextBlock("it has ended"),), kind="notice")
 CLAIMED = ak.InboxSpliced("next_turn", removed=("m1",), outcome="claimed")
 START, STEP = ak.TurnStarted(1), ak.StepStarted(1, 1)
 ENTERED = ak.MessageEntered(HELLO)
@@ -161,6 +162,17 @@ BROKEN: dict[str, tuple[list[ak.Fact], str]] = {
     "a rejection of what is pending": (
         behind(ARRIVED, spliced("rejected", "m1")),
         "is rejected was claimed",
+    ),
+    "a rejection of a notice": (
+        [
+            HEADER,
+            ak.InboxSpliced("next_turn", inserted=(NOTICE,)),
+            START,
+            CLAIMED,
+            spliced("rejected", "m1"),
+            ak.TurnEnded(1, ak.Ending("blocked")),
+        ],
+        "a notice is not rejected: m1",
     ),
     "an edit that loses a message": (
         behind(
