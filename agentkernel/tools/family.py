@@ -13,9 +13,10 @@ its environment, forks twice and starts a session of its own is not found.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,8 @@ MARK = "AGENTKERNEL_PROCESS"
 
 _PROC = Path("/proc")
 _COMMAND_LENGTH = 200
+# No file descriptor is free: then nothing can be said about a process.
+_SCARCE = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Relative(msgspec.Struct, frozen=True):
@@ -75,6 +78,9 @@ def find_family(
         but by birth, so whoever is in it is a relative.
       mark: the own part of the family's mark.
 
+    Raises:
+      OSError: if there is no file descriptor to look with.
+
     """
     if not (_PROC / "self" / "stat").exists():
         return _find_group(leader)
@@ -108,20 +114,34 @@ def signal_group(leader: int, number: signal.Signals) -> None:
         os.killpg(leader, number)
 
 
-def signal_each(family: Iterable[Relative], number: signal.Signals) -> None:
+def signal_each(
+    family: Iterable[Relative], number: signal.Signals
+) -> Iterator[Relative]:
     """Send a signal to each process, unless its pid is another one's by now.
 
-    Who is gone, or may not be signalled, is passed over.
+    Who is gone, or may not be signalled, is passed over. Yields all but those for
+    which there was no file descriptor.
     """
     for relative in family:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            handle = os.pidfd_open(relative.pid)
-            try:
-                entry = _read_entry(relative.pid)
-                if entry is not None and entry.started == relative.started:
-                    signal.pidfd_send_signal(handle, number)
-            finally:
-                os.close(handle)
+        try:
+            _signal(relative, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+        except OSError as error:
+            if error.errno in _SCARCE:
+                continue
+            raise
+        yield relative
+
+
+def _signal(relative: Relative, number: signal.Signals) -> None:
+    handle = os.pidfd_open(relative.pid)
+    try:
+        entry = _read_entry(relative.pid)
+        if entry is not None and entry.started == relative.started:
+            signal.pidfd_send_signal(handle, number)
+    finally:
+        os.close(handle)
 
 
 def _find_group(leader: int) -> tuple[Relative, ...]:
@@ -145,7 +165,9 @@ def _read_entry(pid: int) -> Relative | None:
     """Read `/proc/<pid>/stat`; None for a process that is dead or not to be seen."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:
+    except OSError as error:
+        if error.errno in _SCARCE:
+            raise
         return None
     # The name stands in parentheses and may hold any character, these too.
     fields = text.rpartition(b")")[2].split()
@@ -158,7 +180,9 @@ def _read_entry(pid: int) -> Relative | None:
 def _is_marked(pid: int, mark: str) -> bool:
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
+    except OSError as error:
+        if error.errno in _SCARCE:
+            raise
         return False
     if mark.encode() not in environment:
         return False

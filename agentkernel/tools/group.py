@@ -46,6 +46,8 @@ _STDERR = {
 # How long a family may take to be gone after SIGKILL; a process that the operating
 # system holds in an uninterruptible wait would be waited for without end.
 _KILL_SECONDS = 5.0
+# How often a leader is looked at for which no file descriptor is free.
+_LOOK_SECONDS = 0.05
 
 
 class ProcessLimits(msgspec.Struct, frozen=True):
@@ -207,7 +209,13 @@ class ProcessGroup:
         if not hasattr(os, "pidfd_open"):
             self.exit_code = await self._process.wait()
             return self.exit_code
-        handle = os.pidfd_open(self.pid)
+        try:
+            handle = os.pidfd_open(self.pid)
+        except OSError:
+            # None is free. A leader that is not reaped can be asked without one.
+            while not self._has_exited():  # noqa: ASYNC110  # nothing tells of it
+                await trio.sleep(_LOOK_SECONDS)
+            return self._peek_exit_code()
         try:
             await trio.lowlevel.wait_readable(handle)
         finally:
@@ -293,6 +301,23 @@ class ProcessGroup:
             for pid, relative in sorted(listed.items())
         )
 
+    def _unseen(self) -> tuple[Relative, ...]:
+        """Name the group while no file descriptor is free to look who is in it.
+
+        It is taken to live until its leader has gone and everybody has been killed.
+        """
+        if self.forced and self._has_exited():
+            return ()
+        return (Relative(self.pid, 0, self.pid, self.pid, 0, "(process group)"),)
+
+    def _has_exited(self) -> bool:
+        """Whether the leader has exited; it is left unreaped."""
+        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        return (
+            self.exit_code is not None
+            or os.waitid(os.P_PID, self.pid, options) is not None
+        )
+
     def _peek_exit_code(self) -> int:
         """Read the exit code of a leader that has exited, and leave it unreaped."""
         if self.exit_code is not None:
@@ -321,8 +346,8 @@ class ProcessGroup:
         pause = 0.002
         while family and trio.current_time() < deadline:
             # Some have left the group, or were born while it was being signalled.
-            signal_each((r for r in family if r.identity not in reached), number)
-            reached.update(relative.identity for relative in family)
+            late = (r for r in family if r.identity not in reached)
+            reached.update([r.identity for r in signal_each(late, number)])
             # They are not our children: there is nothing to wait on but time.
             await trio.sleep(pause)
             pause = min(2 * pause, 0.05)
@@ -331,12 +356,15 @@ class ProcessGroup:
 
     async def _find(self) -> tuple[Relative, ...]:
         # A limiter of its own: blocked threads elsewhere must not delay an end.
-        family = await trio.to_thread.run_sync(
-            find_family,
-            self.pid,
-            frozenset(self._sessions),
-            self._mark,
-            limiter=trio.CapacityLimiter(1),
-        )
+        try:
+            family = await trio.to_thread.run_sync(
+                find_family,
+                self.pid,
+                frozenset(self._sessions),
+                self._mark,
+                limiter=trio.CapacityLimiter(1),
+            )
+        except OSError:
+            return self._unseen()
         self._sessions.update(relative.session for relative in family)
         return family

@@ -7,10 +7,13 @@ guard against a hang and never an expectation.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import secrets
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -387,6 +390,54 @@ async def test_a_stopped_process_is_killed_as_well(tag: Tag) -> None:
     assert (result.timed_out, result.forced) == (True, True)
     assert result.exit_code == -signal.SIGKILL
     assert tag.live() == []
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Have this process open no more files than it has open now."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for number in taken:
+            os.close(number)
+
+
+async def test_a_family_ends_although_no_file_can_be_opened(
+    tag: Tag, started: Path
+) -> None:
+    """To look somebody up takes a descriptor; to signal a group takes none."""
+    stubborn = (
+        f"(trap '' TERM; echo > {started}; while :; do sleep {tag.seconds}; done)"
+    )
+    with trio.fail_after(GUARD):
+        async with open_process_group(
+            f"sleep {tag.seconds} & {stubborn}", limits=QUICK
+        ) as group:
+            await wait_started(started)
+            with no_descriptors():
+                await group.end()
+            assert tag.live() == []
+    assert group.exit_code in {-signal.SIGTERM, -signal.SIGKILL}
+    assert group.forced
+    assert not has_children()
+
+
+async def test_a_leader_is_waited_for_although_no_file_can_be_opened() -> None:
+    """What ends by itself is not reported as a program that cannot be started."""
+    with trio.fail_after(GUARD):
+        async with open_process_group("read x; exit 7") as group:
+            assert group.stdin is not None
+            with no_descriptors():
+                await group.stdin.send_all(b"\n")
+                assert await group.wait() == 7
+    assert not has_children()
 
 
 async def test_the_leader_is_reaped_when_the_call_returns() -> None:
