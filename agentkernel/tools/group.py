@@ -54,8 +54,8 @@ class ProcessLimits(msgspec.Struct, frozen=True):
     """How long and how much. Durations are seconds.
 
     Attributes:
-      max_seconds: how long the leader may run; None for as long as it likes. Only
-        `run_command` looks at it.
+      max_seconds: how long the leader may take, its start included; None for as long
+        as it likes. Only `run_command` looks at it.
       grace: what a family gets between SIGTERM and SIGKILL.
       drain: how long output is still awaited after the leader's exit, and again
         after its family's end. Usually the pipe ends at once.

@@ -58,7 +58,7 @@ class CommandResult(msgspec.Struct, frozen=True):
 
     Attributes:
       exit_code: the leader's exit code, negative for a signal; None if it could not
-        be reaped.
+        be reaped, or was not started in time.
       stderr: empty if it was merged into `stdout`.
       timed_out: whether `max_seconds` ended it.
       forced: whether SIGKILL was needed.
@@ -111,29 +111,49 @@ async def run_command(
       NotImplementedError: if this is not a POSIX system.
 
     """
-    async with open_process_group(
-        argv,
-        cwd=cwd,
-        env=env,
-        stdin="null" if stdin is None else "pipe",
-        stderr="stdout" if merge_stderr else "pipe",
-        limits=limits,
-    ) as group:
-        pump = _Pump(group, limits.max_bytes)
+    deadline = trio.current_time() + _or_inf(limits.max_seconds)
+    # To start a process takes one of Trio's threads, which may all be taken.
+    with trio.CancelScope(deadline=deadline) as starting:
+        async with open_process_group(
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin="null" if stdin is None else "pipe",
+            stderr="stdout" if merge_stderr else "pipe",
+            limits=limits,
+        ) as group:
+            starting.deadline = math.inf
+            return await _run_out(group, stdin, deadline, limits)
+    nothing = Captured()
+    return CommandResult(None, nothing, nothing, timed_out=True)
 
-        async def wait() -> bool:
-            with trio.move_on_after(_or_inf(limits.max_seconds)) as scope:
-                await group.wait()
-            return scope.cancelled_caught
 
-        async def end(waited: outcome.Outcome[bool]) -> None:
-            if isinstance(waited, outcome.Value) and not waited.value:
-                await pump.wait_drained(limits.drain)
-            await group.end()
+async def _run_out(
+    group: ProcessGroup, stdin: bytes | None, deadline: float, limits: ProcessLimits
+) -> CommandResult:
+    """Carry a group to its end, which comes with the deadline at the latest.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Passes through once the family is ended and reaped.
+
+    """
+    pump = _Pump(group, limits.max_bytes)
+
+    async def wait() -> bool:
+        with trio.CancelScope(deadline=deadline) as scope:
+            await group.wait()
+        return scope.cancelled_caught
+
+    async def end(waited: outcome.Outcome[bool]) -> None:
+        if isinstance(waited, outcome.Value) and not waited.value:
             await pump.wait_drained(limits.drain)
+        await group.end()
+        await pump.wait_drained(limits.drain)
 
-        pumping = functools.partial(pump.run, stdin)
-        waited = await attended(wait, attendant=pumping, end=end)
+    pumping = functools.partial(pump.run, stdin)
+    waited = await attended(wait, attendant=pumping, end=end)
     timed_out = waited.unwrap()
     return CommandResult(
         exit_code=group.exit_code,

@@ -522,6 +522,26 @@ async def test_several_tasks_may_wait_for_one_leader() -> None:
     assert group.exit_code == 7
 
 
+async def test_the_time_limit_holds_for_a_start_that_waits_for_a_thread() -> None:
+    """Tools that hold every thread make a command late, not its time limit."""
+    release = trio.Event()
+    limiter = trio.to_thread.current_default_thread_limiter()
+
+    async def hog() -> None:
+        async with limiter:
+            await release.wait()
+
+    with trio.fail_after(GUARD):
+        async with trio.open_nursery() as nursery:
+            for _ in range(int(limiter.total_tokens)):
+                nursery.start_soon(hog)
+            await trio.testing.wait_all_tasks_blocked()
+            result = await run_command("exit 0", limits=ProcessLimits(max_seconds=0.1))
+            release.set()
+    assert (result.timed_out, result.exit_code) == (True, None)
+    assert not has_children()
+
+
 async def test_commands_end_although_the_default_threads_are_all_blocked(
     tag: Tag,
 ) -> None:
