@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -10,7 +12,7 @@ import agentkernel as ak
 from agentkernel.bridges.hooks import HookRun
 from agentkernel.testing import ScriptedModel, call
 from tests.race.hooked import ScriptedExecutor, hooked
-from tests.race.rig import Body, BodyTool, codes
+from tests.race.rig import Body, BodyTool, codes, endings, facts
 
 
 async def returns(_call: ak.ToolInvocation) -> ak.ToolOutput:
@@ -80,6 +82,27 @@ async def test_hooks_are_told_of_every_call_that_ended_and_how_long_it_took(
     assert said.get("error") == error
     assert said.get("is_interrupt") == (None if error is None else False)
     assert len(codes(agent)) == 1
+
+
+async def test_what_a_hook_makes_of_a_result_is_recorded_although_it_stops_the_turn(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """A hook that finds a secret takes it out, and wants nothing more to happen."""
+    specific = {"hookEventName": "PostToolUse", "updatedToolOutput": "[redacted]"}
+    leak = {"continue": False, "stopReason": "leak", "hookSpecificOutput": specific}
+    executor = ScriptedExecutor({"redact": HookRun(0, json.dumps(leak))})
+    hooked(agent, executor, ("PostToolUse", "redact"))
+    agent.tools.add(BodyTool("t", returns))
+    model.add([call("t"), call("t")], ["next"])
+    agent.followup("go")
+    later = agent.followup("later")
+    await agent.when_idle()
+    assert endings(agent) == [(1, "aborted")]
+    first, second = facts(agent, ak.ToolReturned)
+    assert first.message.content == (ak.TextBlock("[redacted]"),)
+    assert second.error is not None
+    assert second.error.code == "ABORTED_BEFORE_DISPATCH"
+    assert [m.id for m in agent.inbox.next_turn] == [later.id]
 
 
 async def test_no_hook_hears_of_a_call_that_was_stopped(

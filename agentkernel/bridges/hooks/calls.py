@@ -94,7 +94,8 @@ class CallHooks:
             agent, "PostToolUse", str(fields["tool_name"]), fields, call.signal
         )
         self._add(call, "PostToolUse", verdict)
-        await self._obey(call, verdict)
+        if verdict.stop is not None:
+            _stop_once_recorded(call)
         content = output.content
         if verdict.updated_output is not None:
             content = (ak.TextBlock(verdict.updated_output),)
@@ -147,3 +148,15 @@ class CallHooks:
         if verdict.stop is not None:
             call.agent.cancel(ak.USER, keep_inbox=True, turn=call.turn)
             await trio.lowlevel.checkpoint()
+
+
+def _stop_once_recorded(call: ak.ToolInvocation) -> None:
+    """Stop the turn when the log has the call's result: it is what hooks made of it."""
+
+    def appended(payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.ToolReturned) and fact.call_id == call.call_id:
+            unregister()
+            call.agent.cancel(ak.USER, keep_inbox=True, turn=call.turn)
+
+    unregister = call.agent.on(ak.Appended, appended)
