@@ -63,7 +63,7 @@ async def ask_approval(
         finally:
             unregister()
     call.signal.raise_if_cancelled()
-    if scope.cancelled_caught:
+    if scope.cancelled_caught or driver.holder is not holder:
         raise _too_late(driver, call)
     expect(decision, Allow, Deny)
     assert decision is not None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, final
 import trio
 
 from .dispatch import initiator
-from .failure import cancelled_here, fatal_leaf, fault
+from .failure import cancelled_here, cancelled_part, fatal_leaf, fault
 from .work import Work
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class _Task:
         try:
             with self._scope, self._own, self.work.doing("job", self.name, self._own):
                 await self._fn()
-        except BaseException as error:  # noqa: ASYNC103  # reported, and raised if it is what stops the task
+        except BaseException as error:  # noqa: ASYNC103, BLE001  # reported; the cancellation in it goes on
             driver = self._driver
             fatal = fatal_leaf(error)
             if fatal is not None:
@@ -205,8 +205,9 @@ class _Task:
             found = fault(error, stopped=cancelled_here())
             if found is not None:
                 driver.dispatch.report(found, f"task {self.name}")
-            if cancelled_here() and not isinstance(error, Exception):
-                raise
+            cancelled = cancelled_part(error)
+            if cancelled is not None and cancelled_here():
+                raise cancelled  # noqa: ASYNC104, B904  # it is what was caught, or a part of it
         finally:
             self._over = True
             self._listed.close()

@@ -218,3 +218,76 @@ async def test_the_end_of_a_task_belongs_to_the_kernels_thread(
     assert not gone.is_set()
     end()
     await gone.wait()
+
+
+@pytest.mark.clause("S3c", "C10e")
+@pytest.mark.parametrize("leaving", [ValueError("cleanup"), BaseException("cleanup")])
+async def test_a_task_that_breaks_while_it_is_ended_harms_no_other(
+    autojump_clock: MockClock, leaving: BaseException
+) -> None:
+    """Its nursery leaves a group: the cancellation goes on, the fault is reported."""
+    gate = Gate()
+    reported: list[BaseException] = []
+
+    async def breaks() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise leaving
+
+    async def work() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(breaks)
+            nursery.start_soon(trio.sleep_forever)
+
+    async with ak.open_kernel(ak.MemoryStore()) as kernel:
+        kernel.models.register("m", ScriptedModel([gate, "ok"]))
+        kernel.on(ak.ErrorReported, lambda payload: reported.append(payload.error))
+        one = await kernel.create("one", model="m")
+        two = (await kernel.create("two", model="m")).agent
+        one.agent.start_soon(work)
+        two.followup("go")
+        await gate.reached()
+        await one.dispose()
+        gate.open()
+        await two.when_idle()
+        assert endings(two) == [(1, "completed")]
+    assert reported == [leaving]
+
+
+@pytest.mark.clause("L3", "C11a")
+async def test_an_answer_that_comes_with_the_end_of_the_turn_is_none(
+    autojump_clock: MockClock,
+) -> None:
+    """It was given by an observer of `turn/end`, before the question heard of that."""
+    asked, answered = trio.Event(), trio.Event()
+    outcomes: list[object] = []
+
+    async def body(invocation: ak.ToolInvocation) -> ak.ToolOutput:
+        async def asks() -> None:
+            try:
+                outcomes.append(await invocation.agent.approve(invocation, "push?"))
+            except ValueError as error:
+                outcomes.append(error)
+
+        invocation.agent.start_soon(asks)
+        await asked.wait()
+        return ak.ToolOutput.of("started")
+
+    async def decides(_payload: ak.Approve, _following: object) -> ak.Allow:
+        asked.set()
+        await answered.wait()
+        return ak.Allow()
+
+    async with ak.open_kernel(ak.MemoryStore()) as kernel:
+        kernel.models.register("m", ScriptedModel([call("t")], default=["ok"]))
+        async with kernel.open("s", model="m") as agent:
+            agent.tools.add(BodyTool("t", body))
+            kernel.on(ak.Approve, decides)
+            once(agent, "turn/end", answered.set)
+            agent.followup("go")
+            await agent.when_idle()
+            await wait_all_tasks_blocked()
+    [outcome] = outcomes
+    assert isinstance(outcome, ValueError), outcome
+    assert "that turn is not live" in str(outcome)
