@@ -16,7 +16,12 @@ import trio
 
 import agentkernel as ak
 from agentkernel.bridges.approvals import Approvals
-from agentkernel.bridges.hooks import MAX_BLOCKS, Hooks, HookSettings
+from agentkernel.bridges.hooks import (
+    MAX_BLOCKS,
+    CommandExecutor,
+    Hooks,
+    HookSettings,
+)
 from agentkernel.testing import Gate, ScriptedModel, call
 from agentkernel.tools.approval import Policy, Rule
 from tests.integration.hooking import (
@@ -121,6 +126,35 @@ async def test_a_hook_reads_its_event_and_has_no_terminal(
         "project": str(tmp_path),
         "tty": False,
     }
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["by default", "an executor"])
+async def test_a_folder_that_is_relative_is_the_one_of_the_moment(
+    agent: ak.Agent,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own: bool,  # noqa: FBT001  # a parameter of the test
+) -> None:
+    """A gate that is named by `CLAUDE_PROJECT_DIR` is found from wherever it runs."""
+    gate = tmp_path / "project" / "gate.sh"
+    gate.parent.mkdir()
+    gate.write_text("#!/bin/sh\ncat > told.json; pwd >&2; exit 2\n")
+    gate.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    line = '"$CLAUDE_PROJECT_DIR"/gate.sh'
+    group = {"hooks": [{"type": "command", "command": line}]}
+    Hooks(
+        agent.kernel,
+        HookSettings.from_json({"hooks": {"UserPromptSubmit": [group]}}),
+        cwd="project",
+        executor=CommandExecutor("project") if own else None,
+    )
+    monkeypatch.chdir("/")
+    await turn(agent)
+    assert endings(agent) == [(1, "blocked")]
+    assert messages(agent) == [str(gate.parent.resolve())]
+    told = json.loads((gate.parent / "told.json").read_text())
+    assert told["cwd"] == str(gate.parent)
 
 
 async def test_hooks_of_an_event_run_at_once_and_are_recorded_in_order(

@@ -49,7 +49,7 @@ class CommandExecutor:
     """Runs hooks as commands in one folder, with one environment.
 
     Args:
-      cwd: the project's folder.
+      cwd: the project's folder; made absolute here and now.
       env: the whole environment; None for this process's own without what looks
         secret. `CLAUDE_PROJECT_DIR` is added.
       grace: seconds between SIGTERM and SIGKILL.
@@ -63,7 +63,7 @@ class CommandExecutor:
         env: Mapping[str, str] | None = None,
         grace: float = 2.0,
     ) -> None:
-        self._cwd = str(cwd)
+        self._cwd = str(Path(cwd).absolute())
         self._env = scrubbed_environment() if env is None else dict(env)
         self._env["CLAUDE_PROJECT_DIR"] = self._cwd
         self._grace = grace

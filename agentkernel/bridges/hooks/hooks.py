@@ -63,7 +63,8 @@ class Hooks:
         Args:
           scope: whose agents.
           settings: what is run.
-          cwd: the folder in which hooks run, and that they are told.
+          cwd: the folder in which hooks run, and that they are told; made absolute
+            here and now.
           executor: how hooks are run; by default as commands in `cwd`.
           names: what tools are called in hooks, for settings that were written for
             other names: `{"run_command": "Bash"}`.
@@ -76,7 +77,7 @@ class Hooks:
             settings,
             executor or CommandExecutor(cwd),
             Spill(spill_folder),
-            cwd=str(cwd),
+            cwd=str(Path(cwd).absolute()),
             names=dict(names or {}),
         )
         kernel = scope.kernel if isinstance(scope, ak.Agent) else scope
