@@ -22,11 +22,11 @@ import msgspec
 
 import agentkernel as ak
 
-from .executor import HookExecutor
 from .hook import Hook
 from .judge import judge, set_aside
 from .notes import note, notes
 from .record import invoked, returned
+from .runs import Runs
 from .spill import Spill
 from .verdict import HookRun, Verdict
 
@@ -44,8 +44,8 @@ _Tell: TypeAlias = Callable[[ak.Agent, str, str], None]
 class DetachedHooks:
     """Starts detached hooks, and delivers what they say."""
 
-    def __init__(self, executor: HookExecutor, spill: Spill, tell: _Tell) -> None:
-        self._executor = executor
+    def __init__(self, runs: Runs, spill: Spill, tell: _Tell) -> None:
+        self._runs = runs
         self._spill = spill
         self._tell = tell
         self._running: WeakKeyDictionary[ak.Agent, int] = WeakKeyDictionary()
@@ -104,15 +104,18 @@ class DetachedHooks:
         """
         session = agent.session
         run, verdict = HookRun(cancelled=True), Verdict("cancelled")
+        cut: list[HookRun] = []
         try:
             with suppress(ak.StorageError):
                 await session.flush()
-            run = await self._executor.run(hook, stdin, signal=ak.TurnSignal())
+            run = await self._runs.run(
+                hook, stdin, signal=ak.TurnSignal(), on_cut=cut.append
+            )
             verdict = _tired(agent, set_aside(hook, run))
             verdict = await self._spill.fitted(verdict)
         finally:
             self._running[agent] -= 1
-            returned(session, hook_id, run, verdict)
+            returned(session, hook_id, cut[0] if cut else run, verdict)
         self._deliver(agent, hook, hook_id, verdict)
 
     def _deliver(

@@ -40,6 +40,9 @@ class HookExecutor(Protocol):
           stdin: the event as JSON, with a newline behind it unless Codex's.
           signal: ends the hook when it fires; the run is then `cancelled`.
 
+        Raises:
+          Exception: if it cannot; the hook has then failed.
+
         """
         ...
 
@@ -92,12 +95,13 @@ class CommandExecutor:
                     limits=ProcessLimits(hook.max_seconds, self._grace),
                 )
             except (OSError, ValueError, NotImplementedError) as error:
-                problem = f"it could not be started: {error}"
+                # Of the start, or of an end that may have left something running.
+                problem = f"it could not be run: {error}"
             finally:
                 unregister()
         duration = trio.current_time() - started
         if signal.cancelled or (result is None and problem is None):
-            return HookRun(cancelled=True, duration=duration)
+            return HookRun(cancelled=True, duration=duration, problem=problem)
         if result is None:
             return HookRun(problem=problem, duration=duration)
         return HookRun(

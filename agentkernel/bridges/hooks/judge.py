@@ -50,7 +50,7 @@ def judge(hook: Hook, run: HookRun) -> Verdict:
 
 def _judged(hook: Hook, run: HookRun) -> Verdict:
     if run.cancelled:
-        return Verdict("cancelled")
+        return Verdict("cancelled", detail=run.problem)
     if run.timed_out:
         return _failed(hook, "timed-out", f"it took longer than {hook.max_seconds:g} s")
     if run.problem is not None:

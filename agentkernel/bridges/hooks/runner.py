@@ -17,6 +17,7 @@ from .detached import DetachedHooks
 from .executor import HookExecutor
 from .hook import Hook, HookEvent
 from .matcher import Dialect, condition_holds
+from .runs import Runs
 from .settings import HookSettings
 from .spill import Spill
 from .verdict import Verdict
@@ -63,8 +64,9 @@ class Runner:
         self.scope = scope
         self.settings = settings
         self.names = names
-        self._waited = WaitedHooks(executor, spill)
-        self._detached = DetachedHooks(executor, spill, self.tell)
+        runs = Runs(executor)
+        self._waited = WaitedHooks(runs, spill)
+        self._detached = DetachedHooks(runs, spill, self.tell)
         self._cwd = cwd
         self._states: WeakKeyDictionary[ak.Agent, AgentState] = WeakKeyDictionary()
 

@@ -29,7 +29,7 @@ class HookRun(msgspec.Struct, frozen=True):
       cut: whether any of `stdout` was left out.
       cancelled, timed_out: why it was ended, if it did not end by itself.
       duration: seconds.
-      problem: why it could not be started, None if it was.
+      problem: why it could not be started, or run to its end; None if it was.
 
     """
 

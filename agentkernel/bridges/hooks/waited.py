@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import final
 
 import msgspec
@@ -16,11 +17,11 @@ import trio
 
 import agentkernel as ak
 
-from .executor import HookExecutor
 from .hook import Hook
 from .judge import judge
 from .matcher import Dialect
 from .record import invoked, returned
+from .runs import Runs
 from .spill import Spill
 from .verdict import HookRun, Verdict, merge
 
@@ -31,8 +32,8 @@ __all__ = ["WaitedHooks"]
 class WaitedHooks:
     """Runs hooks that a turn waits for, under the turn's signal."""
 
-    def __init__(self, executor: HookExecutor, spill: Spill) -> None:
-        self._executor = executor
+    def __init__(self, runs: Runs, spill: Spill) -> None:
+        self._runs = runs
         self._spill = spill
 
     async def run(
@@ -67,7 +68,12 @@ class WaitedHooks:
         verdicts = [Verdict("cancelled")] * len(hooks)
 
         async def run(number: int, hook: Hook) -> None:
-            one = await self._executor.run(hook, told[hook.dialect], signal=signal)
+            one = await self._runs.run(
+                hook,
+                told[hook.dialect],
+                signal=signal,
+                on_cut=partial(runs.__setitem__, number),
+            )
             if signal.cancelled:
                 # Also if it has ended by itself: nobody reads what it said.
                 one = msgspec.structs.replace(one, cancelled=True)
