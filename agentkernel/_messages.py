@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from ._json import EMPTY, JsonObject
+from ._json import EMPTY, JsonObject, clean_text, freeze_object
 
 __all__ = [
     "AssistantMessage",
@@ -214,11 +214,27 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, gc=False):
-    """What a model is told about a tool; `parameters` is a JSON schema."""
+    """What a model is told about a tool; `parameters` is a JSON schema, copied.
+
+    Raises:
+      TypeError: if the name or the description is no text, or the parameters no JSON.
+
+    """
 
     name: str
     description: str
     parameters: JsonObject
+
+    def __post_init__(self) -> None:
+        """Detach the values and clean the text; refuse what no log could hold."""
+        for field in ("name", "description"):
+            text: object = getattr(self, field)
+            if not isinstance(text, str):
+                raise TypeError(f"tool {self.name!r}: its {field} must be text")
+            msgspec.structs.force_setattr(self, field, clean_text(text))
+        where = f"the parameters of tool {self.name!r}"
+        parameters = freeze_object(dict(self.parameters), where)
+        msgspec.structs.force_setattr(self, "parameters", parameters)
 
 
 FinishReason: TypeAlias = Literal[

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar, cast, final
+from typing import Generic, TypeVar, final
 
 from .._errors import UnknownNameError, WrongThreadError
-from .._json import freeze_object
 from .._messages import ToolSpec
 from .._util import thread_id
 from ..abc import Model, Tool
 from .payload import PreExecute
 
-__all__ = ["Guard", "ModelRegistry", "Registry", "ToolRegistry", "checked_specs"]
+__all__ = ["Guard", "ModelRegistry", "Registry", "ToolRegistry", "check_spec"]
 
 T = TypeVar("T")
 
@@ -132,10 +131,10 @@ class ToolRegistry(Registry[Tool]):
 
         Raises:
           ValueError: if this registry has a tool of that name.
-          TypeError: if its spec is not text and a JSON schema.
+          TypeError: if its spec is none.
 
         """
-        checked_specs((tool.spec,))
+        check_spec(tool.spec)
         return self.register(tool.spec.name, tool)
 
     def adopt(self, other: Registry[Tool]) -> None:
@@ -169,17 +168,12 @@ class ToolRegistry(Registry[Tool]):
         return above + self._guards
 
 
-def checked_specs(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """Refuse specs that no log could hold.
+def check_spec(spec: object) -> None:
+    """Refuse what is no spec of a tool, however it looks.
 
     Raises:
-      TypeError: if a name or a description is no text, or the parameters are no JSON.
+      TypeError: if it is not.
 
     """
-    checked = tuple(specs)
-    for spec in checked:
-        texts = cast("tuple[object, ...]", (spec.name, spec.description))
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"tool {spec.name!r}: name and description must be text")
-        freeze_object(dict(spec.parameters), f"the parameters of tool {spec.name!r}")
-    return checked
+    if not isinstance(spec, ToolSpec):
+        raise TypeError(f"a tool's spec must be a ToolSpec, not {type(spec).__name__}")

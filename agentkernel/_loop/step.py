@@ -41,7 +41,7 @@ from .payload import (
     Retry,
 )
 from .prompt import frozen_variables, join_sections
-from .registry import checked_specs
+from .registry import check_spec
 from .stream import Answer
 from .toolcalls import run_calls
 
@@ -268,9 +268,10 @@ class Step:
             or known.model != request.model
             or known.options != request.options
         ):
-            tools = checked_specs(request.tools)
             log.append(
-                RequestConfigured(request.system, tools, request.model, request.options)
+                RequestConfigured(
+                    request.system, request.tools, request.model, request.options
+                )
             )
             turn.check()
         return request  # noqa: ASYNC910  # waits only if it must
@@ -382,9 +383,12 @@ async def _enter_all(payload: PreStep) -> Enter:  # noqa: ASYNC124, RUF029  # a 
 
 def _detached(request: ModelRequest) -> ModelRequest:
     """Detach what the log keeps of a request from the listener that made it."""
+    for spec in request.tools:
+        check_spec(spec)
     return msgspec.structs.replace(
         request,
         system=clean_text(request.system),
+        tools=tuple(request.tools),
         model=clean_text(request.model),
         options=freeze_object(dict(request.options), "options"),
     )

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
-from agentkernel.testing import Gate, ScriptedModel, call
+from agentkernel.testing import Gate, ScriptedModel, call, check_log
 from agentkernel.testing.faulty import FaultyStore
 from tests.race.parts import (
     Probe,
@@ -350,3 +350,19 @@ async def test_a_resume_takes_its_options_from_the_log(
             assert agent.options.system == "be brief"
     assert model.requests[0].system == "be brief"
     assert model.requests[0].options == {"temperature": 0.5}
+
+
+async def test_a_resume_says_nothing_again_that_the_log_says(
+    autojump_clock: MockClock,
+) -> None:
+    """A schema with a list in it is the same schema when it comes from the log."""
+    probe = Probe("t")
+    probe.spec = ak.ToolSpec("t", "", {"type": "object", "required": ["x"]})
+    store = ak.MemoryStore()
+    for _life in range(3):
+        async with opened(ScriptedModel(default=["ok"]), [probe], store=store) as agent:
+            agent.followup("go")
+            await agent.when_idle()
+    events = await stored(store)
+    check_log(events)
+    assert [type(e.data) for e in events].count(ak.RequestConfigured) == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -248,23 +249,36 @@ async def test_a_binary_output_that_is_no_blob_is_an_error_result(
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        odd(ak.ToolSpec, "t", None, {}),
-        odd(ak.ToolSpec, "t", "a tool", {"default": object()}),
-        odd(ak.ToolSpec, "t", "a tool", {"enum": {1, 2}}),
-    ],
+    ("description", "parameters"),
+    [(None, {}), ("a tool", {"default": object()}), ("a tool", {"enum": {1, 2}})],
     ids=["no description", "an object", "a set"],
 )
-async def test_a_tool_that_no_log_could_describe_is_refused(
-    autojump_clock: MockClock, spec: object
+def test_a_spec_that_no_log_could_hold_is_none(
+    description: object, parameters: object
 ) -> None:
+    """It is refused where it is made, and names the tool."""
+    with pytest.raises(TypeError, match="'t'"):
+        odd(ak.ToolSpec, "t", description, parameters)
+
+
+def test_a_spec_is_detached_from_what_it_was_made_of() -> None:
+    """A list in a schema is what a log gives back: equal, and nobody's to change."""
+    required = ["x"]
+    spec = ak.ToolSpec("t", "a \udcff tool", {"required": required})
+    required.append("y")
+    assert spec.parameters == {"required": ("x",)}
+    assert spec.description == "a \ufffd tool"
+
+
+async def test_a_tool_without_a_spec_is_refused(autojump_clock: MockClock) -> None:
     """At its registration, and when a listener puts it into a request."""
     probe = Probe("t")
-    probe.spec = cast("ak.ToolSpec", spec)
+    probe.spec = cast(
+        "ak.ToolSpec", SimpleNamespace(name="t", description="", parameters={})
+    )
     store = ak.MemoryStore()
     async with opened(ScriptedModel(default=["ok"]), store=store) as agent:
-        with pytest.raises(TypeError, match="'t'"):
+        with pytest.raises(TypeError, match="must be a ToolSpec"):
             agent.tools.add(probe)
 
         async def smuggle(payload: ak.Request, _next: object) -> ak.ModelRequest:
