@@ -213,7 +213,8 @@ class SessionBusyError(StorageError):
         self.session_id = session_id
         self.holder = holder
         advice = (
-            f"is open in this kernel; kernel.get({session_id!r}) gives its agent"
+            "is open in this kernel, or just being opened; "
+            f"kernel.get({session_id!r}) gives its agent"
             if holder is None
             else f"is held by {holder}; close it there first, or pass takeover=True "
             "if that owner is known to be gone"

@@ -21,7 +21,7 @@ from .._errors import (
 from .._session.log import Log
 from .._session.session import Session
 from .._util import new_id
-from ..abc import SessionStore, Tool
+from ..abc import Claim, SessionStore, Tool
 from .agent import Agent
 from .commons import Commons
 from .dispatch import Listener
@@ -280,25 +280,44 @@ class Kernel:
 
         """
         self._commons.check_thread(opening.source_kind, "kernel")
-        if self._roster.ending:
+        roster = self._roster
+        if roster.ending:
             raise KernelClosedError(opening.source_kind)
-        if opening.source_kind == "resume" and self._roster.is_live(session_id):
+        resumes = opening.source_kind == "resume"
+        if session_id in roster.opening or (resumes and roster.is_live(session_id)):
             # Not by a takeover either: it would end an agent of this very kernel.
             raise SessionBusyError(session_id, None)
         own = ToolRegistry()
         for tool in tools:
             own.add(tool)
-        claim = await self._store.claim(
-            session_id,
-            token=self._token,
-            create=opening.source_kind != "resume",
-            takeover=opening.takeover,
-        )
+        roster.opening.add(session_id)
+        try:
+            claim = await self._store.claim(
+                session_id,
+                token=self._token,
+                create=not resumes,
+                takeover=opening.takeover,
+            )
+            return await self._load(claim, opening, tuple(own.effective().values()))
+        finally:
+            roster.opening.discard(session_id)
+
+    async def _load(
+        self, claim: Claim, opening: Opening, tools: tuple[Tool, ...]
+    ) -> AgentHandle:
+        """Bring the log of a claimed session up to date, and start its driver.
+
+        Always a checkpoint.
+
+        Cancellation:
+          There is no agent, and the claim is given back.
+
+        """
         log: Log | None = None
         try:
             log = await load(self._store, claim, opening, self._commons.now)
             await self._commons.writer.flush(log, log.last_seq)
-            return self._install(log, opening, tuple(own.effective().values()))
+            return self._install(log, opening, tools)
         except BaseException:
             if log is not None:
                 self._commons.writer.forget(log)

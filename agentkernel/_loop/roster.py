@@ -25,6 +25,7 @@ class Roster:
 
     Attributes:
       agents, drivers: those that live, in the order in which they were opened.
+      opening: the sessions that are being opened.
       ending: whether the end of the kernel has begun: nobody is added any more.
       hosted: set when drivers can be started.
       left: set when the nursery of the drivers has been left.
@@ -35,6 +36,7 @@ class Roster:
         self._commons = commons
         self.agents: dict[str, Agent] = {}
         self.drivers: dict[Agent, Driver] = {}
+        self.opening: set[str] = set()
         self.ending: bool = False
         self.hosted: trio.Event = trio.Event()
         self.left: trio.Event = trio.Event()

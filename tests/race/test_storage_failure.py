@@ -331,6 +331,34 @@ async def test_a_session_is_not_opened_again_by_the_kernel_that_has_it_open(
 
 
 @pytest.mark.clause("D5b")
+@pytest.mark.parametrize("takeover", [False, True])
+async def test_of_two_who_open_a_session_at_once_in_one_kernel_one_does(
+    *, takeover: bool
+) -> None:
+    """Also by a takeover: neither takes it from the other."""
+    opened: list[ak.AgentHandle] = []
+    refused: list[ak.SessionBusyError] = []
+    async with ak.open_kernel(ak.MemoryStore()) as kernel:
+        kernel.models.register("m", ScriptedModel(["answer"]))
+        await (await kernel.create("s", model="m")).dispose()
+
+        async def open_it() -> None:
+            try:
+                opened.append(await kernel.resume("s", takeover=takeover))
+            except ak.SessionBusyError as error:
+                refused.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(open_it)
+        assert [error.holder for error in refused] == [None, None]
+        [handle] = opened
+        async with handle.agent.ask("go") as reply:
+            pass
+        assert reply.outcome.text == "answer"
+
+
+@pytest.mark.clause("D5b")
 async def test_a_takeover_ends_the_agent_of_the_old_owner(
     autojump_clock: MockClock,
 ) -> None:
