@@ -229,6 +229,39 @@ async def test_a_job_ends_even_if_an_observer_of_its_end_leaves_the_kernel() -> 
     assert await started[0].wait() == "completed"
 
 
+async def test_an_observer_of_the_end_of_a_job_finds_it_ended() -> None:
+    """In the fact and in the notice: it cannot be killed, and takes no place."""
+    seen: list[tuple[str, bool]] = []
+
+    async def work(_job: Job) -> JobResult:
+        await trio.lowlevel.checkpoint()
+        return JobResult("done")
+
+    async with office(ScriptedModel(default=["ok"]), max_jobs=1) as (agent, jobs):
+        first = run(jobs, agent, work)
+
+        def look(payload: ak.Appended) -> None:
+            fact = payload.event.data
+            ended = isinstance(fact, ak.Extension) and fact.name == "job/ended"
+            if ended or (isinstance(fact, ak.InboxSpliced) and fact.inserted):
+                seen.append((first.status, first.kill()))
+            if ended and len(jobs.of(agent)) == 1:
+                run(jobs, agent, work)
+
+        unregister = agent.on(ak.Appended, look)
+        assert await first.wait() == "completed"
+        unregister()
+        assert seen == [("completed", False)] * 2
+        assert first.result == JobResult("done")
+        assert not first.was_killed
+        second = jobs.of(agent)[-1]
+        assert second is not first
+        assert await second.wait() == "completed"
+        assert [r.ending for r in await jobs.records(agent)] == ["completed"] * 2
+        await agent.when_idle()
+        check_log(agent.session.events)
+
+
 @pytest.mark.parametrize("kind", ["test", Path("/a")])
 async def test_a_job_that_no_log_can_hold_is_not_started(kind: object) -> None:
     """Neither listed nor running: whoever asked for it made a mistake."""

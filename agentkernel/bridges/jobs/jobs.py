@@ -221,14 +221,13 @@ class Jobs:
         result = msgspec.structs.replace(result, text=shortened(result.text))
         owner = job.owner
         record = JobRecord(job.id, owner.id, job.kind, job.title, ending, result.text)
-        try:
-            # A session that could not be written to its end has closed before.
-            with suppress(ak.AgentDisposedError):
-                owner.session.append(ended_fact(owner.id, job.id, ending, result))
-                owner.notice(notice_of(record))
-        finally:
-            # An observer of these may ask for an exit.
-            job.end(ending, result)
+        # Before the log, since an observer of the fact must find what it says: between
+        # here and the fact nobody else's code runs, and who waits wakes up later.
+        job.end(ending, result)
+        # A session that could not be written to its end has closed before.
+        with suppress(ak.AgentDisposedError):
+            owner.session.append(ended_fact(owner.id, job.id, ending, result))
+            owner.notice(notice_of(record))
 
     def _forget_ended(self, jobs: dict[str, Job]) -> None:
         ended = [job.id for job in jobs.values() if job.status != "running"]
