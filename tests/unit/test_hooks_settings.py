@@ -19,6 +19,8 @@ from agentkernel.bridges.hooks.hook import EVENTS, FOREIGN
 from agentkernel.bridges.hooks.matcher import condition_holds
 
 ZSH = {"shell": "zsh"}
+SHELLS = {"shell": ["bash"]}
+NO_SHELL = {"shell": {"a": 1}}
 
 
 def settings(event: str = "PreToolUse", /, **hook: object) -> dict[str, object]:
@@ -130,7 +132,14 @@ def test_settings_keep_the_order_of_the_file() -> None:
     assert [hook.command for hook in read.of("PreToolUse")] == ["two", "three"]
 
 
-REFUSED: list[tuple[str | dict[str, object], str, str]] = [
+MATCHER = "f: hooks.Stop[0].matcher"
+
+
+def matching(text: str) -> dict[str, object]:
+    return {"hooks": {"Stop": [{"matcher": text, "hooks": []}]}}
+
+
+REFUSED: list[tuple[str | bytes | dict[str, object], str, str]] = [
     ("{", "f", "no JSON"),
     ("[]", "f", "must be an object, not an array"),
     ({"hooks": []}, "f: hooks", "must be an object"),
@@ -154,7 +163,7 @@ REFUSED: list[tuple[str | dict[str, object], str, str]] = [
     (settings(args=["x", 1]), "args[1]", "must be a text, not 1"),
     (settings(timeout="1"), "timeout", "seconds, not '1'"),
     (settings(timeout=True), "timeout", "seconds, not True"),
-    (settings(timeout=0), "timeout", "0"),
+    (settings(timeout=0), "timeout", "more than 0"),
     (settings(**ZSH), "shell", "'bash', not 'zsh'"),
     (settings(**{"async": 1}), "async", "true or false, not 1"),
     (settings(asyncRewake="yes"), "asyncRewake", "true or false"),
@@ -164,12 +173,42 @@ REFUSED: list[tuple[str | dict[str, object], str, str]] = [
     (settings("Stop", **{"if": "Bash"}), "if", "not for Stop"),
     (settings(on_failure="deny"), "on_failure", "'continue' or 'block'"),
     (settings("SessionEnd", onFailure="block"), "onFailure", "cannot block"),
+    (settings(**SHELLS), "shell", "'bash', not ['bash']"),
+    (settings(**NO_SHELL), "shell", "'bash', not {'a': 1}"),
+    (settings(timeout=10**400), "timeout", "less than 1e+09"),
+    (settings(timeout=float("nan")), "timeout", "more than 0"),
+    (settings(command="a\0b"), "command", "NUL"),
+    (settings(args=["a\0b"]), "args[0]", "NUL"),
+    ('{"hooks":' + "[" * 200_000, "f", "no JSON"),
+    (b'{"hooks": "\xff"}', "f", "no JSON"),
+    (matching("(" * 3000), MATCHER, "no regular expression"),
+    (matching("(a{99999999999999})"), MATCHER, "no regular expression"),
+    (matching(" , "), MATCHER, "names nothing"),
+    ({"disableAllHooks": "true"}, "f: disableAllHooks", "true or false, not 'true'"),
+    ({"PreToolUse": []}, "f: PreToolUse", "under 'hooks'"),
+    (
+        {"hooks": {"Stop": [{"Matcher": "Bash", "hooks": []}]}},
+        "f: hooks.Stop[0].Matcher",
+        "no such setting of a group",
+    ),
+    ('{"hooks": {}, "hooks": {}}', "f: hooks", "twice"),
+    ('{"hooks": {"Stop": [], "Stop": []}}', "f: hooks.Stop", "twice"),
+    (
+        '{"hooks": {"Stop": [{"hooks": [], "hooks": []}]}}',
+        "f: hooks.Stop[0].hooks",
+        "twice",
+    ),
+    (
+        '{"hooks": {"Stop": [{"hooks": [{"command": "a", "command": "b"}]}]}}',
+        "command",
+        "twice",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("value", "where", "problem"), REFUSED)
 def test_what_cannot_be_used_is_refused_with_its_place(
-    value: str | dict[str, object], where: str, problem: str
+    value: str | bytes | dict[str, object], where: str, problem: str
 ) -> None:
     with pytest.raises(HookSettingsError) as caught:
         HookSettings.from_json(value, source="f")
@@ -227,6 +266,16 @@ def test_files_add_up_and_a_switch_turns_its_file_off(tmp_path: Path) -> None:
     (tmp_path / "user").write_text("no")
     with pytest.raises(HookSettingsError, match="user: no JSON"):
         load_settings(tmp_path / "user")
+
+
+def test_what_is_about_other_things_may_stand_there_twice() -> None:
+    text = '{"permissions": {"a": 1, "a": 2}, "permissions": {}, "hooks": {}}'
+    assert HookSettings.from_json(text) == HookSettings()
+
+
+def test_a_path_that_no_file_can_have_is_refused_as_settings() -> None:
+    with pytest.raises(HookSettingsError):
+        load_settings("a\0b")
 
 
 def test_every_event_of_the_protocol_either_happens_or_is_ignored_by_name() -> None:

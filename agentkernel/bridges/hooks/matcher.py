@@ -49,7 +49,8 @@ class Matcher:
         """Compile it.
 
         Raises:
-          ValueError: if it is meant as an expression and is none.
+          ValueError: if it is meant as an expression and is none, or as names and has
+            none.
 
         """
         self.text: str | None = text
@@ -61,11 +62,14 @@ class Matcher:
         if dialect == "claude" and _NAMES.fullmatch(text):
             parts = (part.strip() for part in re.split(r"[,|]", text))
             self._names = frozenset(part for part in parts if part)
+            if not self._names:
+                raise ValueError(f"{text!r} names nothing, so nothing would fit it")
             return
         try:
             self._regex = re.compile(text)
-        except re.error as error:
-            raise ValueError(f"{text!r} is no regular expression: {error}") from None
+        except (re.error, RecursionError, OverflowError) as error:
+            shown = f"{text:.100}"
+            raise ValueError(f"{shown!r} is no regular expression: {error}") from None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Matcher):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal, cast, final
 
 import agentkernel as ak
@@ -20,13 +19,15 @@ from .hook import (
 )
 from .matcher import Dialect, Matcher
 
-__all__ = ["HookSettingsError", "SettingsReader"]
+__all__ = ["HookSettingsError", "SettingsReader", "paired"]
 
 _TOOL_EVENTS: Final = {
     *("PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"),
 }
 _PROMPT_SECONDS: Final = 30.0
 _END_DEFAULT: Final = 1.5
+# About thirty years.
+_LONGEST: Final = 1e9
 # Nobody waits longer than this for an agent's end.
 _END_SECONDS: Final = 60.0
 _EVENTS: Final = {"claude": EVENTS, "codex": CODEX_EVENTS}
@@ -55,6 +56,23 @@ class HookSettingsError(ak.AgentKernelError):
         super().__init__(f"{where}: {problem}")
 
 
+class Twice(dict[str, object]):
+    """An object of JSON that has some keys more than once: what was meant is unknown."""
+
+    keys_twice: frozenset[str] = frozenset()
+
+
+def paired(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Make an object for `json.loads`, and remember what stood there twice."""
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    twice = Twice(made)
+    names = [name for name, _ in pairs]
+    twice.keys_twice = frozenset(name for name in made if names.count(name) > 1)
+    return twice
+
+
 @final
 class SettingsReader:
     """Walks one file's JSON and knows where it is."""
@@ -70,11 +88,29 @@ class SettingsReader:
             f"{self.source}: {where}" if where else self.source, problem
         )
 
-    def as_object(self, value: object, where: str) -> Mapping[str, object]:
-        """Expect an object."""
+    def as_object(
+        self, value: object, where: str, *, known: Collection[str] | None = None
+    ) -> Mapping[str, object]:
+        """Expect an object that has no key twice, of those that are known."""
         if not isinstance(value, Mapping):
             raise self.fail(where, f"must be an object, not {_kind(value)}")
+        if isinstance(value, Twice):
+            for key in sorted(value.keys_twice):
+                if known is None or key in known:
+                    place = f"{where}.{key}" if where else key
+                    raise self.fail(place, "is there twice")
         return cast("Mapping[str, object]", value)
+
+    def root(self, value: object) -> Mapping[str, object]:
+        """Read the whole: what is not about hooks is left alone."""
+        root = self.as_object(value, "", known=("hooks", "disableAllHooks"))
+        for key in root:
+            if key in _EVENTS[self._dialect]:
+                raise self.fail(key, "events are named under 'hooks'")
+        off = root.get("disableAllHooks", False)
+        if not isinstance(off, bool):
+            raise self.fail("disableAllHooks", f"must be true or false, not {off!r}")
+        return root
 
     def items(self, value: object, where: str) -> Iterator[tuple[object, str]]:
         """Expect an array, and yield its items with their places."""
@@ -87,7 +123,13 @@ class SettingsReader:
         """Expect a text that is not empty."""
         if not isinstance(value, str) or not value.strip():
             raise self.fail(where, f"must be a text, not {_kind(value)}")
-        return value
+        return self._speakable(value, where)
+
+    def _speakable(self, text: str, where: str) -> str:
+        """Refuse what no process can be told."""
+        if "\0" in text:
+            raise self.fail(where, "holds a NUL character")
+        return text
 
     def hooks(self, value: object) -> Iterator[Hook]:
         """Read the events."""
@@ -106,6 +148,9 @@ class SettingsReader:
     def group(self, event: HookEvent, value: object, where: str) -> Iterator[Hook]:
         """Read a matcher and its hooks."""
         group = self.as_object(value, where)
+        for key in group:
+            if key not in {"matcher", "hooks"}:
+                raise self.fail(f"{where}.{key}", "there is no such setting of a group")
         text = group.get("matcher")
         if text is not None and not isinstance(text, str):
             raise self.fail(f"{where}.matcher", f"must be a text, not {_kind(text)}")
@@ -141,7 +186,7 @@ class SettingsReader:
             if event not in _TOOL_EVENTS:
                 raise self.fail(f"{where}.if", f"is for tool events, not for {event}")
         shell = value.get("shell")
-        if shell not in {None, "bash"}:
+        if shell is not None and shell != "bash":
             raise self.fail(f"{where}.shell", f"must be 'bash', not {shell!r}")
         rewakes = self._flag(value, "asyncRewake", where)
         detached = rewakes or self._flag(value, "async", where)
@@ -175,7 +220,7 @@ class SettingsReader:
         for item, place in self.items(value, where):
             if not isinstance(item, str):
                 raise self.fail(place, f"must be a text, not {_kind(item)}")
-            words.append(item)
+            words.append(self._speakable(item, place))
         return tuple(words)
 
     def _seconds(
@@ -195,8 +240,10 @@ class SettingsReader:
             return _PROMPT_SECONDS if hurried and not detached else SECONDS
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.fail(where, f"must be a number of seconds, not {value!r}")
-        if not 0 < value < math.inf:
-            raise self.fail(where, f"must be more than nothing, and no {value!r}")
+        if not 0 < value < _LONGEST:
+            raise self.fail(
+                where, f"must be more than 0 seconds, and less than {_LONGEST:g}"
+            )
         return (
             min(float(value), _END_SECONDS) if event == "SessionEnd" else float(value)
         )

@@ -17,7 +17,7 @@ import msgspec
 
 from .hook import Hook, HookEvent
 from .matcher import Dialect
-from .reading import HookSettingsError, SettingsReader
+from .reading import HookSettingsError, SettingsReader, paired
 
 __all__ = ["HookSettings", "load_settings"]
 
@@ -48,8 +48,8 @@ class HookSettings(msgspec.Struct, frozen=True):
     ) -> HookSettings:
         """Read settings: JSON, or what was decoded from it.
 
-        Keys beside `hooks` and `disableAllHooks` are left alone: they are about
-        other things. Not a checkpoint.
+        Keys beside `hooks` and `disableAllHooks` are left alone, but for names of
+        events: they are about other things. Not a checkpoint.
 
         Args:
           value: an object with the key `hooks`.
@@ -62,13 +62,15 @@ class HookSettings(msgspec.Struct, frozen=True):
         """
         if isinstance(value, str | bytes):
             try:
-                value = cast("Mapping[str, object]", json.loads(value))
-            except ValueError as error:
+                value = cast(
+                    "Mapping[str, object]", json.loads(value, object_pairs_hook=paired)
+                )
+            except (ValueError, RecursionError) as error:
                 raise HookSettingsError(source, f"no JSON: {error}") from None
         reader = SettingsReader(source, dialect)
-        root = reader.as_object(value, "")
+        root = reader.root(value)
         hooks = tuple(reader.hooks(root.get("hooks", {})))
-        if root.get("disableAllHooks") is True:
+        if root.get("disableAllHooks"):
             return cls()
         return cls(hooks, tuple(reader.ignored))
 
@@ -95,7 +97,7 @@ def load_settings(*paths: str | Path, dialect: Dialect = "claude") -> HookSettin
             text = Path(path).read_bytes()
         except FileNotFoundError:
             continue
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise HookSettingsError(str(path), str(error)) from None
         read = HookSettings.from_json(text, source=str(path), dialect=dialect)
         settings = settings.joined(read)
