@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
@@ -19,6 +20,9 @@ from agentkernel.bridges.workflow import (
 )
 from agentkernel.testing import ScriptedModel, call
 from tests.race.flows import OPTIONS, Echo, opened, results
+
+Branch = Callable[[Flow], Awaitable[ak.JsonValue]]
+Stage = Callable[[Flow, object], Awaitable[object]]
 
 PLAIN = ak.ToolSpec("study", "Studies.", {"type": "object"})
 
@@ -171,3 +175,23 @@ async def test_a_prompt_that_is_no_text_is_refused_before_anything_is_begun() ->
         with pytest.raises(TypeError, match="a prompt is text, not int"):
             await run_workflow(kernel, work, session_id="w", options=OPTIONS)
         assert len(await kernel.store.sessions()) == 1
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_branch_or_stage_that_is_no_function_is_refused_as_such() -> None:
+    """A coroutine was made for another flow, and nobody is going to await it."""
+
+    async def parallel(flow: Flow) -> None:
+        await flow.parallel(cast("list[Branch]", [broken, flow.agent("p")]))
+
+    async def pipeline(flow: Flow) -> None:
+        await flow.pipeline(["a"], cast("Stage", flow.agent("p")))
+
+    async with opened(Echo()) as kernel:
+        for work, words in (
+            (parallel, "a branch is a function of a flow, not coroutine"),
+            (pipeline, "a stage is a function of a flow and a value, not coroutine"),
+        ):
+            with pytest.raises(TypeError, match=words):
+                await run_workflow(kernel, work, session_id="w", options=OPTIONS)
+            gc.collect()

@@ -7,8 +7,8 @@ depend on the order in which the branches happen to run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar, final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import TypeVar, cast, final
 
 import trio
 
@@ -116,11 +116,14 @@ class Flow:
           What they returned, in the order of the branches.
 
         Raises:
+          TypeError: if a branch is no function; none has begun then.
           Exception: what a branch raised; the others are cancelled then.
           ExceptionGroup: if several raised; its message says what.
 
         """
-        return await _together(self._branches(list(branches)))
+        given = list(branches)
+        _refuse_no_function("a branch is a function of a flow", given)
+        return await _together(self._branches(given))
 
     def _branches(
         self, branches: Sequence[Callable[[Flow], Awaitable[T]]]
@@ -151,9 +154,11 @@ class Flow:
           What the last stage gave, in the order of the items.
 
         Raises:
+          TypeError: if a stage is no function; none has begun then.
           Exception, ExceptionGroup: as `parallel`.
 
         """
+        _refuse_no_function("a stage is a function of a flow and a value", stages)
 
         def line(item: object) -> Callable[[Flow], Awaitable[object]]:
             async def run(flow: Flow) -> object:
@@ -173,6 +178,24 @@ class Flow:
 
     def _next(self) -> str:
         return ".".join(str(number) for number in (*self._path, self._step()))
+
+
+def _refuse_no_function(rule: str, given: Sequence[object]) -> None:
+    """Refuse work that is handed over as anything but functions. Not a checkpoint.
+
+    A coroutine among it has been made for the wrong flow; each is closed, so that the
+    refusal is the one thing that is heard of it.
+
+    Raises:
+      TypeError: if something cannot be called; it says what the rule is.
+
+    """
+    wrong = [one for one in given if not callable(one)]
+    for one in wrong:
+        if isinstance(one, Coroutine):
+            cast("Coroutine[object, object, object]", one).close()
+    if wrong:
+        raise TypeError(f"{rule}, not {type(wrong[0]).__name__}")
 
 
 async def _together(
