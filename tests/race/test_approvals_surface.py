@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
@@ -10,7 +11,7 @@ import trio.testing
 from trio.testing import MockClock
 
 import agentkernel as ak
-from agentkernel.bridges.approvals import Approvals
+from agentkernel.bridges.approvals import Approvals, StaleApprovalError
 from agentkernel.testing import Gate, ScriptedModel, call, check_log
 from agentkernel.tools.approval import Policy
 from tests.race.rig import BodyTool, codes, facts, returns_done
@@ -240,4 +241,47 @@ async def test_no_question_outlives_the_turn_of_the_call_that_asks(
         ak.ApprovalDecided(question.id, "cancelled")
     ]
     assert agent.blockers() == ()
+    check_log(agent.session.events)
+
+
+@pytest.mark.clause("T7b", "L3")
+@pytest.mark.parametrize("verb", ["answer", "dismiss"])
+async def test_an_answer_at_the_end_of_the_turn_that_asks_comes_too_late(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock, verb: str
+) -> None:
+    """The record would say yes while who waits is refused; a stop would find no turn."""
+    approvals = Approvals(agent.kernel, Policy(default="allow"))
+    step = Gate()
+    late: list[str | None] = []
+
+    async def then(call: ak.ToolInvocation) -> None:
+        with pytest.raises(ValueError, match="not live"):
+            await agent.approve(call, "push it?")
+
+    async def wait(_payload: ak.TurnStopping) -> None:
+        await step.wait()
+
+    def speak(payload: ak.Appended) -> None:
+        if not isinstance(payload.event.data, ak.TurnEnded):
+            return
+        assert approvals.open() == ()
+        say = partial(approvals.answer, decision="allow")
+        with pytest.raises(StaleApprovalError) as error:
+            (say if verb == "answer" else approvals.dismiss)(question.id)
+        late.append(error.value.decision)
+
+    background_asker(agent, then)
+    agent.on(ak.TurnStopping, wait)
+    agent.on(ak.Appended, speak)
+    model.add([call("t")], ["done"])
+    agent.followup("go")
+    await trio.testing.wait_all_tasks_blocked()
+    (question,) = approvals.open()
+    step.open()
+    await agent.when_idle()
+    await trio.testing.wait_all_tasks_blocked()
+    assert late == ["cancelled"]
+    assert facts(agent, ak.ApprovalDecided) == [
+        ak.ApprovalDecided(question.id, "cancelled")
+    ]
     check_log(agent.session.events)

@@ -106,7 +106,8 @@ class Approvals:
           reason: the model is told why its call was denied.
 
         Raises:
-          StaleApprovalError: if the question is closed, or not known. Nothing runs.
+          StaleApprovalError: if the question is closed, or not known, or its turn is
+            over. Nothing runs.
           ValueError: if the decision or the scope is none of those, or the scope is
             `session` and the question does not permit that, or the answer is no.
           TypeError: if the reason is no text.
@@ -133,7 +134,8 @@ class Approvals:
         No call of that turn is started any more. Not a checkpoint.
 
         Raises:
-          StaleApprovalError: if the question is closed, or not known.
+          StaleApprovalError: if the question is closed, or not known, or its turn is
+            over.
           WrongThreadError: if this is not the kernel's thread.
 
         """

@@ -26,8 +26,8 @@ class StaleApprovalError(ak.AgentKernelError):
 
     Attributes:
       approval_id: which question.
-      decision: how it was closed (`allowed`, `denied`, `cancelled`, `interrupted`);
-        None if that is not known here. It is of the last 1,024 questions that this
+      decision: how it was closed (`allowed`, `denied`, `cancelled`, `interrupted`), or
+        is about to be, if its turn has just ended; None if that is not known here. It is of the last 1,024 questions that this
         `Approvals` has put, and of those in the live tail of their agent's session.
 
     """

@@ -38,13 +38,19 @@ class Standing:
 
     def __iter__(self) -> Iterator[OpenQuestion]:
         # One whose end is being recorded is over: its observers may look in here.
-        return iter([one for one in self._entries.values() if one.decided is None])
+        return iter(
+            [
+                one
+                for one in self._entries.values()
+                if one.decided is None and not _is_late(one.question)
+            ]
+        )
 
     def find(self, approval_id: str) -> OpenQuestion:
         """Find what an answer is for.
 
         Raises:
-          StaleApprovalError: if it is closed, or not known.
+          StaleApprovalError: if it is closed, or not known, or its turn is over.
 
         """
         entry = self._entries.get(approval_id)
@@ -52,6 +58,9 @@ class Standing:
             raise StaleApprovalError(approval_id, self._fate(approval_id))
         if entry.decided is not None:
             raise StaleApprovalError(approval_id, entry.decided.decision)
+        if _is_late(entry.question):
+            # Who waits closes it as that; until then nobody else's answer counts.
+            raise StaleApprovalError(approval_id, "cancelled")
         return entry
 
     def put(self, entry: OpenQuestion) -> None:
@@ -131,3 +140,14 @@ def _stands(question: Question) -> bool:
     return not session.closed and any(
         fact.approval_id == question.id for fact in session.open_approvals
     )
+
+
+def _is_late(question: Question) -> bool:
+    """Whether the turn that asks has ended, and the question is about to be closed."""
+    for event in reversed(question.agent.session.events):
+        fact = event.data
+        if isinstance(fact, ak.TurnEnded) and fact.turn == question.turn:
+            return True
+        if isinstance(fact, ak.ApprovalAsked) and fact.approval_id == question.id:
+            break
+    return False
