@@ -398,6 +398,32 @@ async def test_an_agent_that_a_sibling_ended_is_recorded_and_told_of_as_well() -
         assert (done.value, done.started) == (["A"], 1)
 
 
+async def test_an_agent_is_told_of_as_ended_though_a_stop_comes_before_that_is_durable() -> (
+    None
+):
+    """Whoever shows progress would show it at work for ever: it has ended."""
+    told: list[tuple[str, str]] = []
+
+    async with opened(Echo()) as kernel:
+        ways = WorkflowOptions(
+            model="m",
+            on_progress=lambda p: told.append(
+                (p.kind, p.report.text if p.report else "")
+            ),
+        )
+        with trio.CancelScope() as scope:
+
+            def stop(payload: ak.Appended) -> None:
+                fact = payload.event.data
+                if isinstance(fact, ak.Extension) and fact.name == DONE:
+                    scope.cancel()
+
+            kernel.on(ak.Appended, stop)
+            await run_workflow(kernel, one, session_id="w", options=ways)
+        assert scope.cancelled_caught
+        assert told == [("started", ""), ("ended", "A")]
+
+
 async def test_tokens_of_an_agent_that_was_stopped_count(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -152,11 +152,8 @@ class WorkflowRun:
             return known
         async with self._slots:
             self._admit()
-            phase = self.phase
-            report = await self._run(asked, phase)
-        # Nobody acts on a result that a crash could still take back.
-        await self.agent.session.flush()
-        self.tell(Progress("ended", phase, position, label, report))
+            report = await self._run(asked)
+        await self._end(asked, report)
         # What a stop did to an agent is no failure of it.
         self.check_stop()
         return report
@@ -194,8 +191,8 @@ class WorkflowRun:
             raise WorkflowLimitError(f"the limit of {limits.tokens} tokens is reached")
         self.started += 1
 
-    async def _run(self, asked: _Asked, phase: str) -> Report:
-        """Run one agent and record its result.
+    async def _run(self, asked: _Asked) -> Report:
+        """Run one agent.
 
         Always a checkpoint.
 
@@ -203,7 +200,7 @@ class WorkflowRun:
           As `ask`.
 
         """
-        label = asked.persona.name
+        label, phase = asked.persona.name, self.phase
 
         def begun(child: ak.Agent) -> None:
             child.on(ak.Appended, self._count)
@@ -221,13 +218,31 @@ class WorkflowRun:
             "description": f"{phase} {asked.position}".strip(),
         }
         try:
-            report = await self._subagents.run(self.agent, asked.prompt, **options)
+            return await self._subagents.run(self.agent, asked.prompt, **options)
         except BaseException as error:
             self._cut_off(asked, "aborted" if is_stop(error) else "error")
             raise
-        if self._running.pop(asked, None) is not None:
-            self.note(DONE, done(asked.key, report))
-        return report
+
+    async def _end(self, asked: _Asked, report: Report) -> None:
+        """Record the result of an agent, and tell of its end when that is durable.
+
+        Always a checkpoint.
+
+        Cancellation:
+          It is recorded, and told of all the same: the agent has ended.
+
+        """
+        # Nothing is left to say if the record has closed in the end of its agent.
+        _, phase = self._running.pop(asked, (None, None))
+        try:
+            if phase is not None:
+                self.note(DONE, done(asked.key, report))
+            # Nobody acts on a result that a crash could still take back.
+            await self.agent.session.flush()
+        finally:
+            if phase is not None:
+                label = asked.persona.name
+                self.tell(Progress("ended", phase, asked.position, label, report))
 
     def _cut_off(self, asked: _Asked, ending: ChildEnding) -> None:
         """Record an agent that gave no report, by what its session says of it."""
@@ -236,12 +251,14 @@ class WorkflowRun:
         child, phase = self._running.pop(asked)
         trace = Trace(asked.prompt, child.session.events)
         report = trace.report(child.id, asked.schema, unfinished=ending)
-        # The record may have closed in the end of its agent.
-        with suppress(ak.AgentDisposedError):
-            body = done(asked.key, report)
-            self.agent.session.append(ak.Extension(DONE, body))
         label = asked.persona.name
-        self.tell(Progress("ended", phase, asked.position, label, report))
+        try:
+            # The record may have closed in the end of its agent.
+            with suppress(ak.AgentDisposedError):
+                body = done(asked.key, report)
+                self.agent.session.append(ak.Extension(DONE, body))
+        finally:
+            self.tell(Progress("ended", phase, asked.position, label, report))
 
     def close(self, ending: WorkflowEnding) -> None:
         """Write down how the run ended; only the first time counts."""
