@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Literal, cast
 
 import pytest
+import trio
 import trio.testing
 from trio.testing import MockClock
 
@@ -13,7 +14,7 @@ import agentkernel as ak
 from agentkernel.bridges.approvals import Approvals
 from agentkernel.testing import Gate, ScriptedModel, call
 from agentkernel.tools.approval import Decision, Policy, Rule
-from tests.race.rig import BodyTool, codes, returns_done
+from tests.race.rig import BodyTool, codes, facts, returns_done
 
 
 class Saying(Policy, frozen=True):
@@ -82,3 +83,58 @@ async def test_a_yes_for_the_session_covers_a_call_that_is_about_to_ask(
     assert approvals.open() == ()
     await agent.when_idle()
     assert codes(agent) == [None, None]
+
+
+Pre = Callable[[ak.PreExecute], Awaitable[ak.Allow | ak.Ask | ak.Deny]]
+
+
+@pytest.mark.clause("T7a")
+@pytest.mark.parametrize("scope", ["kernel", "agent"])
+@pytest.mark.parametrize("how", ["on the way up", "at once", "as a question"])
+async def test_what_the_policy_denies_does_not_run_whoever_rewrites_the_call(
+    kernel: ak.Kernel,
+    agent: ak.Agent,
+    model: ScriptedModel,
+    autojump_clock: MockClock,
+    how: str,
+    scope: str,
+) -> None:
+    """A listener in front of the policy has the arguments last, and the rule is about
+    these. What the rule is not about runs, and once the approvals are closed all does.
+    """
+    ran: list[ak.JsonValue] = []
+
+    async def body(call: ak.ToolInvocation) -> ak.ToolOutput:
+        await trio.lowlevel.checkpoint()
+        ran.append(call.arguments["path"])
+        return ak.ToolOutput.of("done")
+
+    async def rewrite(
+        payload: ak.PreExecute, following: Pre
+    ) -> ak.Allow | ak.Ask | ak.Deny:
+        if how != "at once":
+            assert await following(payload) == ak.Allow()
+        path = f"/etc/{payload.call.arguments['path']}"
+        return (ak.Ask if how == "as a question" else ak.Allow)(
+            arguments={"path": path}
+        )
+
+    async def approve(_payload: ak.Approve, _following: object) -> ak.Allow:
+        return ak.Allow()
+
+    kernel.on(ak.PreExecute, rewrite)
+    kernel.on(ak.Approve, approve)
+    rule = Rule("deny", "rm", "path", "/etc/p*", syntax="path", reason="not that one")
+    rules = Policy((rule,), "allow")
+    approvals = Approvals(kernel if scope == "kernel" else agent, rules)
+    agent.tools.add(BodyTool("rm", body))
+    for expected in (["/etc/hosts"], ["/etc/hosts", "/etc/passwd", "/etc/hosts"]):
+        model.add([call("rm", path="passwd"), call("rm", path="hosts")], ["done"])
+        agent.followup("go")
+        await agent.when_idle()
+        assert ran == expected
+        approvals.close()
+    assert codes(agent) == ["DENIED", None, None, None]
+    message = facts(agent, ak.ToolReturned)[0].message
+    assert message.error is not None
+    assert "not that one" in message.error.message

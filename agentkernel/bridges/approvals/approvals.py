@@ -10,7 +10,8 @@ Invariants. A question is closed exactly once, log first: by an answer, or as
 `cancelled` in the very call that stops its turn; one that a crash leaves open is
 closed as `interrupted` when its session is resumed. An answer that is refused changes
 nothing. An answer to a closed question is an error and runs nothing. A cancelled
-question is no denial.
+question is no denial. What the policy denies does not run, whatever other listeners
+make of a call.
 
 A yes for the whole session is remembered in the log (`GRANT`), and holds for that
 session alone: neither for a fork of it nor for a child of its agent.
@@ -37,6 +38,7 @@ __all__ = ["Approvals"]
 
 _Permission: TypeAlias = ak.Allow | ak.Ask | ak.Deny
 
+_NO_DENIAL: Final = ("allow", "ask")
 _ANSWERS: Final[frozenset[object]] = frozenset(("allow", "deny"))
 _SCOPES: Final[frozenset[object]] = frozenset((None, *get_args(ApprovalScope)))
 
@@ -61,6 +63,7 @@ class Approvals:
             kernel.on(ak.PreExecute, self._pre_execute),
             kernel.on(ak.Approve, self._approve),
             kernel.on(ak.AgentDisposed, self._disposed),
+            kernel.tools.guard(self._guard),
         ]
 
     def close(self) -> None:
@@ -186,6 +189,17 @@ class Approvals:
             return inner
         waivable = not self._has_rule(name, shown)
         return ak.Ask(decision.reason, arguments, waivable=waivable)
+
+    def _guard(self, payload: ak.PreExecute) -> str | None:
+        """Hold the policy's denials against what will run.
+
+        A listener in front of this one may have changed the arguments, or have decided
+        without asking on.
+        """
+        if not self._covers(payload.agent):
+            return None
+        decision = self.policy.decide(payload.call.name, payload.call.arguments)
+        return None if decision.action in _NO_DENIAL else decision.reason
 
     async def _decide(
         self, agent: ak.Agent, name: str, arguments: ak.JsonObject
