@@ -18,7 +18,7 @@ from agentkernel.bridges.workflow import (
     run_workflow,
     workflow_ending,
 )
-from agentkernel.bridges.workflow.record import Record
+from agentkernel.bridges.workflow.record import ENDED, Record
 from agentkernel.testing import (
     Act,
     Gate,
@@ -205,6 +205,55 @@ async def test_a_call_that_names_no_record_can_be_gone_on_with(
     assert text_of(done) == '["first","second"]'
     assert "WorkflowRecordError" in text_of(nothing_left)
     assert len(child.requests) == 3
+
+
+@pytest.mark.parametrize("how", ["stop", "crash"])
+async def test_latest_finds_what_had_completed_if_its_result_was_lost(how: str) -> None:
+    """Once the agent has been given that result, there is nothing to go on from.
+
+    A record that had completed used to be passed over whatever had become of the
+    call, and what its agents had cost was lost.
+    """
+    child = ScriptedModel(["first"], ["second"])
+    store: ak.SessionStore = ak.MemoryStore()
+    left: ak.SessionStore = store
+    tool = WorkflowTool(PLAIN, two, options=CHILD)
+    async with opened(ScriptedModel([call("study")], default=["ok"]), store) as kernel:
+        kernel.models.register("child", child)
+        async with kernel.open("s", model="m", tools=[tool]) as agent:
+
+            def stop(payload: ak.Appended) -> None:
+                fact = payload.event.data
+                if isinstance(fact, ak.Extension) and fact.name == ENDED:
+                    agent.cancel()
+
+            if how == "stop":
+                kernel.on(ak.Appended, stop)
+            agent.followup("go")
+            await agent.when_idle()
+            [lost] = results(agent)
+            at = next(
+                e.seq
+                for e in agent.session.events
+                if isinstance(e.data, ak.ToolReturned)
+            )
+    if how == "crash":
+        left = await copied(store, {"s": at - 1})
+    else:
+        assert lost.error is not None
+        assert lost.error.code == "ABORTED"
+    model = ScriptedModel(
+        [call("study", resume="latest")], [call("study", resume="latest")], ["done"]
+    )
+    async with opened(model, left) as kernel:
+        kernel.models.register("child", child)
+        async with kernel.open("s", model="m", tools=[tool]) as agent:
+            agent.followup("go on")
+            await agent.when_idle()
+            *_, done, nothing_left = results(agent)
+    assert text_of(done) == '["first","second"]'
+    assert "WorkflowRecordError" in text_of(nothing_left)
+    assert len(child.requests) == 2
 
 
 async def test_latest_is_of_the_same_tool_and_not_at_work() -> None:

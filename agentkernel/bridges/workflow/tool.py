@@ -11,7 +11,7 @@ import agentkernel as ak
 from agentkernel.bridges.subagents import AnswerSchema
 
 from .flow import Flow
-from .resuming import find_record, record_of
+from .resuming import META, find_record, record_of
 from .run import WorkflowOptions, refuse_depth, run_workflow
 
 __all__ = ["WorkflowFunction", "WorkflowTool"]
@@ -20,7 +20,7 @@ WorkflowFunction = Callable[[Flow, ak.JsonObject], Awaitable[ak.JsonValue]]
 _RESUME = "resume"
 _RESUME_ABOUT = (
     "Go on from an earlier call of this tool instead of starting anew: finished parts "
-    "are not done again. 'latest' is the last call that did not complete (it failed, "
+    "are not done again. 'latest' is the last call that gave no result (it failed, "
     "was stopped, ran out of time or was cut off); a failed call's result names its own."
 )
 
@@ -32,7 +32,7 @@ class WorkflowTool:
     Its result is what the function returns, as JSON or as text; what JSON cannot carry
     is refused, as a failure of the function. A later call with
     `resume` goes on from the record of an earlier one: from the one that is named, or
-    from the `latest` that did not complete. A result that says that the function
+    from the `latest` whose result never came. A result that says that the function
     failed names the record; that of a call which was stopped, ran into its limit or
     was taken by a crash does not.
     """
@@ -115,7 +115,7 @@ class WorkflowTool:
         record = record_of(call)
         if resume is not None:
             record = await find_record(call, resume)
-        meta: ak.JsonObject = {"workflow": record}
+        meta: ak.JsonObject = {META: record}
 
         async def work(flow: Flow) -> str:
             return _shown(await self._fn(flow, given))
