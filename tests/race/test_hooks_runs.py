@@ -7,8 +7,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
-from agentkernel.bridges.hooks import HookRun
-from agentkernel.testing import ScriptedModel, call
+from agentkernel.bridges.hooks import MAX_DETACHED, HookRun, Hooks, HookSettings
+from agentkernel.testing import Gate, ScriptedModel, call
 from tests.race.hooked import ScriptedExecutor, hooked
 from tests.race.rig import BodyTool, codes, endings, facts, returns_done
 
@@ -74,3 +74,122 @@ async def test_a_hook_that_is_cut_says_how_long_it_took(
     await trio.sleep(1.5)
     await handle.dispose()
     assert [(one.outcome, one.duration) for one in seen] == [("cancelled", 1.5)]
+
+
+@pytest.mark.parametrize("event", ["Interrupt", "StopFailure"])
+async def test_hooks_that_nothing_waits_for_share_one_bound(
+    agent: ak.Agent, model: ScriptedModel, event: str
+) -> None:
+    """A person who presses stop sixty times has not started sixty processes."""
+    gate = Gate()
+
+    async def slow(_said: ak.JsonObject) -> HookRun:
+        await gate.wait()
+        return HookRun(0)
+
+    async def stop(payload: ak.PreStep, _next: object) -> ak.Reject:
+        payload.agent.cancel()
+        await trio.lowlevel.checkpoint()
+        raise AssertionError
+
+    executor = ScriptedExecutor({"look": slow})
+    look = {"type": "command", "command": "look"}
+    groups = {
+        event: [{"hooks": [look]}],
+        "UserPromptSubmit": [{"hooks": [{**look, "async": True}]}],
+    }
+    Hooks(agent, HookSettings.from_json({"hooks": groups}), executor=executor)
+    if event == "Interrupt":
+        agent.on(ak.PreStep, stop)
+    for _ in range(MAX_DETACHED + 3):
+        model.add([ak.ModelError("down")])
+        agent.followup("go")
+        await agent.when_idle()
+        await wait_all_tasks_blocked()
+    assert executor.running == len(executor.told) == MAX_DETACHED
+    refused = facts(agent, ak.HookReturned)
+    assert {one.detail for one in refused if one.outcome == "failed"} == {
+        f"{MAX_DETACHED} detached hooks are under way already"
+    }
+    gate.open()
+    await wait_all_tasks_blocked()
+    assert executor.running == 0
+    assert len(facts(agent, ak.HookInvoked)) == len(facts(agent, ak.HookReturned))
+
+
+async def test_a_detached_hook_of_the_start_runs_once_although_the_start_is_told_again(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """What a stop has cut runs again; what goes on has been told already."""
+    gate = Gate()
+
+    async def slow(_said: ak.JsonObject) -> HookRun:
+        await gate.wait()
+        return HookRun(0)
+
+    executor = ScriptedExecutor({"wait": slow})
+    start = HookSettings.from_json(
+        {
+            "hooks": {
+                "SessionStart": [
+                    {
+                        "hooks": [
+                            {"type": "command", "command": "apart", "async": True},
+                            {"type": "command", "command": "wait"},
+                        ]
+                    }
+                ]
+            }
+        }
+    )
+    Hooks(agent, start, executor=executor)
+    agent.followup("one")
+    await gate.reached()
+    agent.cancel()
+    await agent.when_idle()
+    gate.open()
+    agent.followup("two")
+    await agent.when_idle()
+    assert sorted(name for name, _ in executor.told) == ["apart", "wait", "wait"]
+
+
+async def test_equal_hooks_that_run_once_run_once_together(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """Two groups that name one command are one hook where both fit."""
+    hook = {"type": "command", "command": "check", "once": True}
+    groups = [{"matcher": matcher, "hooks": [hook]} for matcher in ("t", "t|u")]
+    executor = ScriptedExecutor({})
+    settings = HookSettings.from_json({"hooks": {"PreToolUse": groups}})
+    Hooks(agent, settings, executor=executor)
+    agent.tools.add(BodyTool("t", returns_done))
+    model.add([call("t")], [call("t")], ["next"])
+    agent.followup("go")
+    await agent.when_idle()
+    assert len(executor.told) == 1
+
+
+async def test_hooks_are_made_while_an_agent_is_ending(kernel: ak.Kernel) -> None:
+    """They serve the others; the one that goes had none when its end began."""
+    release = trio.Event()
+    ending = await kernel.create("ending", model="scripted")
+
+    async def holds() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await release.wait()
+
+    ending.agent.start_soon(holds, name="holds")
+    executor = ScriptedExecutor({})
+    async with trio.open_nursery() as nursery:
+        await wait_all_tasks_blocked()
+        nursery.start_soon(ending.dispose)
+        await wait_all_tasks_blocked()
+        hooked(kernel, executor, ("SessionEnd", "bye"))
+        release.set()
+    assert executor.told == []
+    other = await kernel.create("other", model="scripted")
+    await other.dispose()
+    assert [name for name, _ in executor.told] == ["bye"]

@@ -6,8 +6,9 @@ decides comes too late and is left aside; what it has to say enters with the nex
 A hook that rewakes may ask for that step itself, by exit 2.
 
 Invariants. At most `MAX_DETACHED` of one agent are under way, and the next one is
-refused, visibly; and hooks alone do not keep an agent going for ever. Each has one `hook/invoked` and one `hook/result`, log first: what it
-says comes after its result. A message of one run has one id, so that it enters once.
+refused, visibly; and hooks alone do not keep an agent going for ever. Each has one
+`hook/invoked` and one `hook/result`, log first: what it says comes after its result. A
+message of one run has one id, so that it enters once.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .verdict import HookRun, Verdict
 
 __all__ = ["MAX_DETACHED", "MAX_WAKES", "DetachedHooks"]
 
-# How many detached hooks of one agent may be under way.
+# How many detached hooks of one agent and one `Hooks` may be under way.
 MAX_DETACHED: Final = 32
 # How often in a row hooks may wake an agent that nobody else speaks to.
 MAX_WAKES: Final = 8

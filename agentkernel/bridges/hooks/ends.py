@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import Final, final
 
 import trio
@@ -97,10 +96,14 @@ class EndHooks:
         subject: str | None,
         fields: dict[str, ak.JsonValue],
     ) -> None:
-        """Start hooks as a task of the agent; one that is ending starts none."""
-        run = partial(self._runner.run, agent, event, subject, fields, ak.TurnSignal())
+        """Start hooks that nothing waits for; an agent that is ending starts none."""
+
+        async def observe() -> None:
+            self._runner.observe(agent, event, subject, fields)
+            await trio.lowlevel.checkpoint()
+
         with suppress(ak.AgentDisposedError):
-            agent.start_soon(run, name=f"{event} hooks")
+            agent.start_soon(observe, name=f"{event} hooks")
 
     def await_end(self, agent: ak.Agent) -> None:
         """Run SessionEnd hooks when the agent ends, before its session closes."""
@@ -121,7 +124,9 @@ class EndHooks:
                         ak.TurnSignal(),
                     )
 
-        agent.start_soon(wait_for_end, name="SessionEnd hooks")
+        # One that is ending already had no hooks when its end began.
+        with suppress(ak.AgentDisposedError):
+            agent.start_soon(wait_for_end, name="SessionEnd hooks")
 
 
 def _last_answer(agent: ak.Agent) -> str | None:

@@ -8,7 +8,7 @@ Sits above the kernel and turns its events into those of the settings:
     tools/approve        PermissionRequest
     tools/post-execute   PostToolUse, PostToolUseFailure
     agent/turn-stopping  Stop, or SubagentStop for an agent with a parent
-    turn/end, aborted    Interrupt, as a task of the agent that nothing waits for
+    turn/end, aborted    Interrupt, as a detached hook: nothing waits for it
     turn/end, error      StopFailure, likewise
     the agent's end      SessionEnd
 

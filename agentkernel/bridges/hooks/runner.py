@@ -6,7 +6,7 @@ Made by `Hooks`, one for each of them; it keeps what is known of each agent.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, final
 from weakref import WeakKeyDictionary
@@ -40,11 +40,23 @@ class AgentState:
         self.greetings: list[ak.UserMessage] = []
         # Messages that hooks steered: no prompts of anybody.
         self.own: set[str] = set()
-        # Hooks that run once and have run, or run now.
-        self.spent: set[Hook] = set()
         # How often the end of `turn` was refused.
         self.turn = 0
         self.blocks = 0
+        # Hooks that run once and have run, or run now.
+        self._spent: set[tuple[object, ...]] = set()
+
+    def spend(self, hooks: Iterable[Hook]) -> None:
+        """Note that hooks have had their time, of those that have one only."""
+        self._spent.update(_key(hook) for hook in hooks if _runs_once(hook))
+
+    def is_spent(self, hook: Hook) -> bool:
+        """Whether a hook, or another one that is equal to it, has had its time."""
+        return _key(hook) in self._spent
+
+    def forget(self, hook: Hook) -> None:
+        """Note that a hook has not had its time after all."""
+        self._spent.discard(_key(hook))
 
 
 @final
@@ -96,29 +108,57 @@ class Runner:
 
         """
         hooks = self._chosen(agent, event, subject, fields.get("tool_input"))
-        if not hooks:
-            return Verdict()  # noqa: ASYNC910  # waits only if it must
-        told: dict[Dialect, bytes] = {}
-        for hook in hooks:
-            if hook.dialect not in told:
-                told[hook.dialect] = self._told(agent, event, fields, hook.dialect)
-        spent = self.state(agent).spent
-        spent.update(hook for hook in hooks if hook.once)
-        for hook in hooks:
-            if hook.detached:
-                forget = partial(spent.discard, hook)
-                self._detached.start(agent, hook, told[hook.dialect], forget)
+        told = self._begin(agent, event, fields, hooks)
         waited = [hook for hook in hooks if not hook.detached]
+        self._detach(agent, [hook for hook in hooks if hook.detached], told)
         if not waited:
             return Verdict()  # noqa: ASYNC910  # waits only if it must
         verdict = await self._waited.run(
-            agent.session, waited, told, signal=signal, on_unfinished=spent.discard
+            agent.session,
+            waited,
+            told,
+            signal=signal,
+            on_unfinished=self.state(agent).forget,
         )
         for message in verdict.messages:
             self.tell(agent, event, message)
         if verdict.stop is not None:
             self.tell(agent, event, verdict.stop)
         return verdict
+
+    def observe(
+        self,
+        agent: ak.Agent,
+        event: HookEvent,
+        subject: str | None,
+        fields: dict[str, ak.JsonValue],
+    ) -> None:
+        """Start the hooks of an event that nothing waits for, as detached ones.
+
+        Not a checkpoint.
+        """
+        hooks = self._chosen(agent, event, subject, None)
+        self._detach(agent, hooks, self._begin(agent, event, fields, hooks))
+
+    def _begin(
+        self,
+        agent: ak.Agent,
+        event: HookEvent,
+        fields: dict[str, ak.JsonValue],
+        hooks: Sequence[Hook],
+    ) -> dict[Dialect, bytes]:
+        """Note what has had its one time, and write what the hooks are told."""
+        self.state(agent).spend(hooks)
+        dialects = {hook.dialect for hook in hooks}
+        return {name: self._told(agent, event, fields, name) for name in dialects}
+
+    def _detach(
+        self, agent: ak.Agent, hooks: Sequence[Hook], told: Mapping[Dialect, bytes]
+    ) -> None:
+        state = self.state(agent)
+        for hook in hooks:
+            forget = partial(state.forget, hook)
+            self._detached.start(agent, hook, told[hook.dialect], forget)
 
     def _chosen(
         self,
@@ -128,10 +168,10 @@ class Runner:
         arguments: ak.JsonValue,
     ) -> tuple[Hook, ...]:
         """List the hooks that run, in the order of the settings, each once."""
-        spent = self.state(agent).spent
+        state = self.state(agent)
         unique: dict[object, Hook] = {}
         for hook in self.settings.of(event):
-            if hook in spent or not hook.matcher.fits(subject):
+            if state.is_spent(hook) or not hook.matcher.fits(subject):
                 continue
             if (
                 hook.condition is None
@@ -171,3 +211,16 @@ class Runner:
     def state(self, agent: ak.Agent) -> AgentState:
         """Look up what is kept of an agent."""
         return self._states.setdefault(agent, AgentState())
+
+
+def _key(hook: Hook) -> tuple[object, ...]:
+    return (hook.event, *hook.identity)
+
+
+def _runs_once(hook: Hook) -> bool:
+    """Whether it runs one time in each opening of a session.
+
+    The start is told again to those that a stop has cut, and not to what goes on.
+    """
+    starts = hook.event in {"SessionStart", "SubagentStart"}
+    return hook.once or (hook.detached and starts)
