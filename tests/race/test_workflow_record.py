@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import msgspec
 import pytest
@@ -313,6 +314,94 @@ async def test_a_session_that_is_no_record_has_no_ending_of_a_workflow() -> None
         async with kernel.open("s", model="m"):
             pass
         assert workflow_ending(await stored(kernel.store, "s")) is None
+
+
+@pytest.mark.clause("D5a")
+@pytest.mark.parametrize("prompt", ["say", "rate", "state"])
+@pytest.mark.parametrize("end", ["completed", "disposed"])
+async def test_turns_behind_the_task_take_nothing_from_an_agent_that_had_ended(
+    prompt: str, end: Literal["completed", "disposed"]
+) -> None:
+    """News of a job, or somebody's message, may come before the agent has gone.
+
+    The crash came then: an agent with a schema used to be run again, and of any agent
+    the record said that it was cut off, and then that it had completed.
+    """
+    first = ak.MemoryStore()
+    schema = None if prompt == "say" else Rating
+
+    async def work(flow: Flow) -> ak.JsonValue:
+        return await flow.agent(prompt, schema=schema)
+
+    async with opened(Rater(), first) as kernel:
+        whole = await run_workflow(kernel, work, session_id="w", options=OPTIONS)
+        record = await stored(kernel.store, "w")
+        begun = next(
+            (e.seq, str(e.data.body["child"]))
+            for e in record
+            if isinstance(e.data, ak.Extension)
+            and e.data.name == BEGUN
+            and isinstance(e.data.body, dict)
+        )
+    left = await copied(first, {"w": begun[0]})
+    async with left:
+        claim = await left.claim(begun[1], token="gone", create=False)  # noqa: S106  # the name of a claim
+        events = await stored(left, begun[1])
+        number = events[-1].seq
+        words = ak.UserMessage("more", (ak.TextBlock("more"),))
+        answer = ak.AssistantMessage((ak.TextBlock("other"),))
+        behind: list[ak.Fact] = [
+            ak.TurnStarted(2),
+            ak.MessageEntered(words),
+            ak.AssistantReplied(2, 1, answer),
+            ak.TurnEnded(2, ak.Ending(end)),
+        ]
+        made = [
+            ak.SessionEvent(number + n, 0.0, fact) for n, fact in enumerate(behind, 1)
+        ]
+        await left.write([ak.Append(claim, made)])
+        await left.release(claim)
+    async with opened(Rater(), left) as kernel:
+        again = await run_workflow(kernel, work, session_id="w", options=OPTIONS)
+        assert (again.value, again.started) == (whole.value, 0)
+        agents = [e for e in await endings(kernel.store) if e.startswith("agent")]
+        assert agents == ["agent completed"]
+
+
+async def test_an_agent_whose_other_turn_alone_completed_is_closed_and_run_again() -> (
+    None
+):
+    """What it said to somebody else is no result, and how its own turn ended is told."""
+    facts: list[ak.Fact] = [
+        ak.SessionHeader(1),
+        ak.TurnStarted(1),
+        ak.MessageEntered(ak.UserMessage("i", (ak.TextBlock("greet"),))),
+        ak.TurnEnded(1, ak.Ending("completed")),
+        ak.TurnStarted(2),
+        ak.MessageEntered(ak.UserMessage("j", (ak.TextBlock("a"),))),
+        ak.TurnEnded(2, ak.Ending("error", "MODEL_ERROR", "overloaded")),
+    ]
+    events = [ak.SessionEvent(n, 0.0, fact) for n, fact in enumerate(facts, 1)]
+    first = ak.MemoryStore()
+    async with opened(Echo(), first) as kernel:
+        await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+        record = await notes(kernel.store, "w")
+        child = next(str(body["child"]) for name, body in record if name == BEGUN)
+        at = next(
+            e.seq
+            for e in await stored(kernel.store, "w")
+            if isinstance(e.data, ak.Extension) and e.data.name == BEGUN
+        )
+    left = await copied(first, {"w": at, child: 0})
+    async with left:
+        claim = await left.claim(child, token="gone", create=True)  # noqa: S106  # the name of a claim
+        await left.write([ak.Append(claim, events)])
+        await left.release(claim)
+    async with opened(Echo(), left) as kernel:
+        done = await run_workflow(kernel, one, session_id="w", options=OPTIONS)
+        assert (done.value, done.started) == ("A", 1)
+        agents = [e for e in await endings(kernel.store) if e.startswith("agent")]
+        assert agents == ["agent error", "agent completed"]
 
 
 @pytest.mark.parametrize("inner", [True, False])

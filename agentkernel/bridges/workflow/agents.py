@@ -163,24 +163,23 @@ class WorkflowRun:
     ) -> Report | None:
         """Find the result of an agent that ended when its run was cut off.
 
-        A checkpoint only if an earlier run has left such an agent.
+        Recorded in any case: of one that has no result, why. A checkpoint only if an
+        earlier run has left such an agent.
 
         Cancellation:
           Nothing was used; a later run finds it again.
 
         """
-        child = self._open.get(asked.key)
+        child = self._open.pop(asked.key, None)
         if child is None:
             return None  # noqa: ASYNC910  # waits only if it must
         events = await read_all(self.agent.kernel.store, child)
         report = Trace(asked.prompt, events).report(
             child, asked.schema, unfinished="interrupted"
         )
-        if not report.ok:
-            return None
         self.note(DONE, done(asked.key, report))
         await self.agent.session.flush()
-        return report
+        return report if report.ok else None
 
     def _admit(self) -> None:
         """Count one more agent in, if the limits allow it."""

@@ -92,8 +92,8 @@ async def read_record(session: ak.Session) -> Record:
 async def close_left(agent: ak.Agent, record: Record) -> None:
     """Say in a record how the agents and the run ended that a crash cut off.
 
-    An agent that had completed keeps its place: its result is taken from its session
-    when it is asked for. Always a checkpoint.
+    An agent that may have done its task keeps its place: its result is taken from its
+    session when it is asked for. The others are closed here. Always a checkpoint.
 
     Cancellation:
       Some of it was said; the next run says the rest.
@@ -103,24 +103,37 @@ async def close_left(agent: ak.Agent, record: Record) -> None:
     ended: dict[str, ak.Ending] = {}
     for child in set(record.open.values()):
         ended[child] = _ending(await read_all(agent.kernel.store, child))
-    for key, child in record.open.items():
+    for key, child in tuple(record.open.items()):
         ending = ended[child]
         if ending.kind != "completed":
             failure = failure_of(ending.kind, ending.message)
             report = Report(child, ending.kind, failure=failure)
             session.append(ak.Extension(DONE, done(key, report)))
+            del record.open[key]
     if record.ending == "interrupted":
         session.append(ak.Extension(ENDED, {"ending": "interrupted"}))
     await trio.lowlevel.checkpoint()
 
 
 def _ending(events: Iterable[ak.SessionEvent]) -> ak.Ending:
-    """Say how the last turn ended of a session that nothing runs in any more."""
+    """Say how an agent ended that nothing runs in any more.
+
+    `completed` if any turn of its own did: which of them was its task's is known to
+    who asks for its result. Else as its last turn.
+    """
+    copied = 0
     ending = ak.Ending("interrupted")
     for event in events:
-        if isinstance(event.data, ak.TurnEnded):
-            ending = event.data.reason
-        elif isinstance(event.data, ak.TurnStarted):
+        fact = event.data
+        if isinstance(fact, ak.SessionHeader):
+            copied = fact.lineage.forked_at or 0
+        elif event.seq <= copied:
+            continue
+        elif isinstance(fact, ak.TurnEnded):
+            ending = fact.reason
+            if ending.kind == "completed":
+                return ending
+        elif isinstance(fact, ak.TurnStarted):
             ending = ak.Ending("interrupted")
     return ending
 

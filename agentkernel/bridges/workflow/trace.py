@@ -8,6 +8,7 @@ report is made again from here.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import final
 
 import agentkernel as ak
@@ -27,9 +28,10 @@ __all__ = ["Trace"]
 class Trace:
     """A fold of the session of one agent that was given one task.
 
-    The agent may have had other turns before, if somebody else sent to it. The task's
-    own is the first that its prompt entered; a second one, for an agent that owes a
-    structured answer, comes behind it.
+    The agent may have had other turns before and behind, if somebody else sent to it,
+    or a job of its own did. The task's own is the first that its prompt entered. An
+    agent that owed a structured answer then was asked for it again: a later turn is
+    the task's if it gave that answer.
 
     Attributes:
       usage: the tokens of its steps, as far as they are known.
@@ -46,6 +48,8 @@ class Trace:
         self._texts: dict[int, str] = {}
         self._asked: dict[str, ak.JsonObject] = {}
         self._given: ak.JsonObject | None = None
+        # The first turn in which an answer was accepted.
+        self._answered: int | None = None
         for event in events:
             self._take(event)
 
@@ -76,7 +80,10 @@ class Trace:
             if fact.name == ANSWER and self._first is not None:
                 self._asked[fact.call_id] = fact.arguments
         elif isinstance(fact, ak.ToolReturned) and fact.error is None:
-            self._given = self._asked.get(fact.call_id, self._given)
+            given = self._asked.get(fact.call_id)
+            if given is not None:
+                self._given = given
+                self._answered = self._answered or fact.turn
 
     def report(
         self, child: str, schema: AnswerSchema | None, *, unfinished: ChildEnding
@@ -89,11 +96,8 @@ class Trace:
           unfinished: how it ended if its session does not say so.
 
         """
-        first = self._first
-        number = self._last if schema is not None else first
-        ending = None
-        if first is not None and number is not None:
-            ending = self._endings.get(number)
+        number = self._first if schema is None else self._turn_of_answer(schema)
+        ending = None if number is None else self._endings.get(number)
         if number is None or ending is None:
             return Report(
                 child, unfinished, failure=failure_of(unfinished), usage=self.usage
@@ -103,13 +107,38 @@ class Trace:
         answer: ak.JsonValue = None
         if schema is not None and failure is None:
             try:
-                answer = self._answer(schema, text)
+                answer = self._answer(schema, text, by=number)
             except ak.ToolArgumentsError as error:
                 words = f"The agent gave no answer that fits: {error}."
                 failure = ak.ToolFailure(NO_ANSWER, words)
         return Report(child, ending.kind, text, answer, failure, self.usage)
 
-    def _answer(self, schema: AnswerSchema, text: str) -> ak.JsonValue:
-        if self._given is not None:
-            return schema.of_arguments(self._given)
+    def _turn_of_answer(self, schema: AnswerSchema) -> int | None:
+        """Find the turn that decides: that of the answer, else the last one.
+
+        If the task's own did not complete, the agent was not asked again.
+        """
+        first = self._first
+        if first is None:
+            return None
+        ending = self._endings.get(first)
+        if ending is None or ending.kind != "completed":
+            return first
+        for number, ending in sorted(self._endings.items()):
+            if number >= first and ending.kind == "completed":
+                with suppress(ak.ToolArgumentsError):
+                    self._answer(schema, self._texts.get(number, ""), by=number)
+                    return number
+        return self._last
+
+    def _answer(self, schema: AnswerSchema, text: str, *, by: int) -> ak.JsonValue:
+        """Read the answer that there was when a turn had ended.
+
+        Raises:
+          ToolArgumentsError: if there was none that fits.
+
+        """
+        given, since = self._given, self._answered
+        if given is not None and since is not None and since <= by:
+            return schema.of_arguments(given)
         return schema.of_text(text)
