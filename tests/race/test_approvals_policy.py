@@ -11,7 +11,7 @@ import trio.testing
 from trio.testing import MockClock
 
 import agentkernel as ak
-from agentkernel.bridges.approvals import Approvals
+from agentkernel.bridges.approvals import Approvals, Question
 from agentkernel.testing import Gate, ScriptedModel, call
 from agentkernel.tools.approval import Decision, Policy, Rule
 from tests.race.rig import BodyTool, codes, facts, returns_done
@@ -138,3 +138,77 @@ async def test_what_the_policy_denies_does_not_run_whoever_rewrites_the_call(
     message = facts(agent, ak.ToolReturned)[0].message
     assert message.error is not None
     assert "not that one" in message.error.message
+
+
+STATUS = Rule("allow", "sh", "text", "git status*", syntax="command")
+
+
+async def ask_about(
+    agent: ak.Agent, model: ScriptedModel, approvals: Approvals, text: str
+) -> Question | None:
+    """What is asked about one call; None if it runs."""
+    await agent.when_idle()
+    model.add([call("sh", text=text)], ["done"])
+    agent.followup("go")
+    await trio.testing.wait_all_tasks_blocked()
+    return next(iter(approvals.open()), None)
+
+
+@pytest.mark.clause("L3")
+@pytest.mark.parametrize(
+    ("rules", "covers"),
+    [
+        ((), "any call of 'sh'"),
+        ((STATUS,), "any call of 'sh' that no rule is or may be about"),
+        ((Rule("ask", "s*", scope="session"),), "any call of 'sh'"),
+        (
+            (Rule("ask", argument="text", scope="session"),),
+            "any call of 'sh' that has 'text'",
+        ),
+        (
+            (Rule("ask", "sh", "text", "git *", syntax="command", scope="session"),),
+            "any call of 'sh' whose 'text' is one plain command like 'git *'",
+        ),
+        ((Rule("ask", "sh"),), ""),
+    ],
+)
+async def test_a_question_says_what_a_yes_for_the_session_would_cover(
+    agent: ak.Agent,
+    model: ScriptedModel,
+    autojump_clock: MockClock,
+    rules: tuple[Rule, ...],
+    covers: str,
+) -> None:
+    """A person who sees one call must not have to guess what else they allow."""
+    agent.tools.add(BodyTool("sh", returns_done))
+    approvals = Approvals(agent.kernel, Policy(rules))
+    question = await ask_about(agent, model, approvals, "git push")
+    assert question is not None
+    assert question.covers == covers
+    assert question.may_last == bool(covers)
+    approvals.answer(question.id, "deny")
+
+
+@pytest.mark.clause("L3")
+async def test_a_yes_for_the_session_covers_no_call_that_a_rule_may_be_about(
+    agent: ak.Agent, model: ScriptedModel, autojump_clock: MockClock
+) -> None:
+    """It cannot be told what the text would do, so each one is asked about, and once.
+
+    The other calls that no rule is about run from then on.
+    """
+    agent.tools.add(BodyTool("sh", returns_done))
+    approvals = Approvals(agent.kernel, Policy((STATUS,)))
+    question = await ask_about(agent, model, approvals, "git push")
+    assert question is not None
+    approvals.answer(question.id, "allow", scope="session")
+    for _ in range(2):
+        doubted = await ask_about(agent, model, approvals, "git status; rm -r src")
+        assert doubted is not None
+        assert not doubted.may_last
+        with pytest.raises(ValueError, match="once only"):
+            approvals.answer(doubted.id, "allow", scope="session")
+        approvals.answer(doubted.id, "allow")
+    assert await ask_about(agent, model, approvals, "git pull") is None
+    await agent.when_idle()
+    assert codes(agent) == [None] * 4

@@ -30,7 +30,7 @@ import trio
 import agentkernel as ak
 from agentkernel.tools.approval import Decision, Policy
 
-from .grants import GRANT, Grants
+from .grants import GRANT, NO_GRANT, Grant, Grants, grant_for
 from .question import ApprovalScope, OpenQuestion, Question, next_id
 from .standing import Standing
 
@@ -103,9 +103,8 @@ class Approvals:
         Args:
           approval_id: of the question.
           decision: whether the call may run.
-          scope: `session` for a yes to every later call that the same rule fits, or
-            to every later call of the tool if no rule asked; None for what the
-            question says.
+          scope: `session` for a yes to every later call that the question's `covers`
+            names; None for what the question says.
           reason: the model is told why its call was denied.
 
         Raises:
@@ -214,8 +213,10 @@ class Approvals:
         """
         await trio.lowlevel.checkpoint()
         decision = self.policy.decide(name, arguments)
-        grant = self._grant_for(decision, name, arguments)
-        if decision.action == "ask" and await self._is_granted(agent, grant):
+        if decision.action != "ask":
+            return decision
+        grant = grant_for(self.policy, decision, name, arguments).key
+        if await self._is_granted(agent, grant):
             return Decision("allow", decision.reason, "session", grant)
         return decision
 
@@ -234,14 +235,6 @@ class Approvals:
         grants = self._grants.setdefault(agent, Grants())
         await grants.load(agent.session)
         return grant in grants.known
-
-    def _grant_for(
-        self, decision: Decision, name: str, arguments: ak.JsonObject
-    ) -> str:
-        """Name what a yes for the session would permit; empty if it cannot be given."""
-        if decision.grant or self._has_rule(name, arguments):
-            return decision.grant
-        return f"any call of {name}"
 
     def _has_rule(self, name: str, arguments: ak.JsonObject) -> bool:
         return any(rule.fits(name, arguments) for rule in self.policy.rules)
@@ -264,9 +257,11 @@ class Approvals:
         agent, call = payload.agent, payload.call
         decision = self.policy.decide(call.name, call.arguments)
         ours = decision.action == "ask" and decision.reason == payload.reason
-        grant = self._grant_for(decision, call.name, call.arguments) if ours else ""
+        grant = NO_GRANT
+        if ours:
+            grant = grant_for(self.policy, decision, call.name, call.arguments)
         # The yes may have come since the policy was asked about this call.
-        if await self._is_granted(agent, grant):
+        if await self._is_granted(agent, grant.key):
             return ak.Allow()
         payload.signal.raise_if_cancelled()
         entry = _make_question(payload, decision.scope if ours else "once", grant)
@@ -324,7 +319,7 @@ def _check(decision: object, scope: object, reason: object) -> None:
 
 
 def _make_question(
-    payload: ak.Approve, scope: ApprovalScope, grant: str
+    payload: ak.Approve, scope: ApprovalScope, grant: Grant
 ) -> OpenQuestion:
     agent, call = payload.agent, payload.call
     question = Question(
@@ -336,9 +331,10 @@ def _make_question(
         call.arguments,
         payload.reason,
         scope,
-        bool(grant),
+        bool(grant.key),
+        grant.words,
     )
-    return OpenQuestion(question, grant)
+    return OpenQuestion(question, grant.key)
 
 
 def _line(agent: ak.Agent) -> Iterator[ak.Agent]:

@@ -51,6 +51,8 @@ class Question(msgspec.Struct, frozen=True, eq=False):
       scope: how long a yes holds if the answer does not say: `session` if the rule
         that asks says so.
       may_last: whether a yes may be given for the whole session.
+      covers: what such a yes would permit, in words for who is asked; empty if it
+        cannot be given.
 
     """
 
@@ -63,6 +65,7 @@ class Question(msgspec.Struct, frozen=True, eq=False):
     reason: str
     scope: ApprovalScope
     may_last: bool
+    covers: str
 
 
 @final
