@@ -225,16 +225,9 @@ class Step:
             if isinstance(decision, Fail):
                 raise error
             delay = max(0.0, decision.delay)
-            log.append(
-                RetryScheduled(
-                    turn.number,
-                    self.number,
-                    attempt,
-                    model_failure(error),
-                    delay,
-                    usage=answer.usage,
-                )
-            )
+            failure, usage = model_failure(error), answer.usage
+            where = turn.number, self.number, attempt
+            log.append(RetryScheduled(*where, failure, delay, usage=usage))
             turn.usage = None
             turn.check()
             with self._driver.work.doing("retry", f"attempt {attempt + 1}"):
