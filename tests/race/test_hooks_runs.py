@@ -7,7 +7,13 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
-from agentkernel.bridges.hooks import MAX_DETACHED, HookRun, Hooks, HookSettings
+from agentkernel.bridges.hooks import (
+    MAX_DETACHED,
+    MAX_WAITED,
+    HookRun,
+    Hooks,
+    HookSettings,
+)
 from agentkernel.testing import Gate, ScriptedModel, call
 from tests.race.hooked import ScriptedExecutor, hooked
 from tests.race.rig import BodyTool, codes, endings, facts, returns_done
@@ -193,3 +199,55 @@ async def test_hooks_are_made_while_an_agent_is_ending(kernel: ak.Kernel) -> Non
     other = await kernel.create("other", model="scripted")
     await other.dispose()
     assert [name for name, _ in executor.told] == ["bye"]
+
+
+async def test_no_more_hooks_run_at_once_than_there_is_room_for(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """A gate that finds no descriptor would stand open; one that waits does not."""
+    names = [f"gate-{number}" for number in range(MAX_WAITED + 8)]
+    most = 0
+
+    async def no(_said: ak.JsonObject) -> HookRun:
+        nonlocal most
+        most = max(most, executor.running)
+        await trio.lowlevel.checkpoint()
+        return HookRun(2, "", "no")
+
+    executor = ScriptedExecutor(dict.fromkeys(names, no))
+    hooked(agent, executor, *(("PreToolUse", name) for name in names))
+    agent.tools.add(BodyTool("t", returns_done))
+    model.add([call("t")], ["next"])
+    agent.followup("go")
+    await agent.when_idle()
+    assert most == MAX_WAITED
+    assert codes(agent) == ["DENIED"]
+    ends = {(one.outcome, one.decision) for one in facts(agent, ak.HookReturned)}
+    assert ends == {("blocked", "deny")}
+    assert len(executor.told) == len(names)
+
+
+async def test_a_stop_reaches_hooks_that_wait_for_room(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    names = [f"gate-{number}" for number in range(MAX_WAITED + 8)]
+    gate = Gate()
+
+    async def slow(_said: ak.JsonObject) -> HookRun:
+        await gate.wait()
+        return HookRun(0)
+
+    executor = ScriptedExecutor(dict.fromkeys(names, slow))
+    hooked(agent, executor, *(("UserPromptSubmit", name) for name in names))
+    agent.followup("go")
+    await wait_all_tasks_blocked()
+    assert executor.running == MAX_WAITED
+    agent.cancel()
+    await agent.when_idle()
+    assert endings(agent) == [(1, "aborted")]
+    ends = [one.outcome for one in facts(agent, ak.HookReturned)]
+    assert ends == ["cancelled"] * len(names)
+    gate.open()
+    agent.followup("on")
+    await agent.when_idle()
+    assert endings(agent) == [(1, "aborted"), (2, "completed")]

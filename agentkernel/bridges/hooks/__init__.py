@@ -14,5 +14,6 @@ from .hooks import Hooks as Hooks
 from .matcher import Dialect as Dialect, Matcher as Matcher
 from .reading import HookSettingsError as HookSettingsError
 from .runner import HOOK_MESSAGE as HOOK_MESSAGE
+from .runs import MAX_WAITED as MAX_WAITED
 from .settings import HookSettings as HookSettings, load_settings as load_settings
 from .verdict import HookRun as HookRun, Verdict as Verdict

@@ -14,6 +14,7 @@ __all__ = [
     "CODEX_FOREIGN",
     "EVENTS",
     "FOREIGN",
+    "OBSERVING",
     "SECONDS",
     "Hook",
     "HookEvent",
@@ -56,6 +57,8 @@ BLOCKING: Final[frozenset[HookEvent]] = frozenset(
         *("Stop", "SubagentStop"),
     }
 )
+# Where a hook looks on: nothing waits for it, and it has no words for the model.
+OBSERVING: Final[frozenset[HookEvent]] = frozenset({"Interrupt", "StopFailure"})
 # Events of Claude Code that are known and never happen here.
 FOREIGN: Final = frozenset(
     {

@@ -19,14 +19,12 @@ from typing import Final
 import msgspec
 
 from .answer import Answer, Nonsense, parsed
-from .hook import BLOCKING, Hook, HookEvent
+from .hook import BLOCKING, OBSERVING, Hook, HookEvent
 from .verdict import HookRun, Outcome, Verdict
 
 __all__ = ["judge", "set_aside"]
 
 _DETAIL: Final = 500
-# Where a hook looks on: it has no words for the model, detached or not.
-_OBSERVING: Final[frozenset[HookEvent]] = frozenset({"Interrupt", "StopFailure"})
 # Where exit 2 refuses, and where output is JSON or nothing, for Codex.
 _CODEX_BLOCKING: Final[frozenset[HookEvent]] = frozenset(
     {*BLOCKING, "PermissionRequest"}
@@ -68,7 +66,7 @@ def set_aside(hook: Hook, run: HookRun) -> Verdict:
     """Read what a run says that nothing waited for: words, and no decision."""
     verdict = judge(hook, run)
     ended_it = run.cancelled or run.timed_out or run.problem is not None
-    if ended_it or hook.event in _OBSERVING:
+    if ended_it or hook.event in OBSERVING:
         return verdict
     plain = run.stdout.strip()
     if run.exit_code == 2:

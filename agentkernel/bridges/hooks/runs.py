@@ -9,17 +9,21 @@ stand open unseen. Hooks that end early know how long they took.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 import trio
 
 import agentkernel as ak
 
 from .executor import HookExecutor
-from .hook import Hook
+from .hook import OBSERVING, Hook
 from .verdict import HookRun
 
-__all__ = ["Runs"]
+__all__ = ["MAX_WAITED", "Runs"]
+
+# How many hooks of one `Hooks` run at once while turns wait for them: each takes some
+# file descriptors, and one that gets none has failed.
+MAX_WAITED: Final = 32
 
 
 @final
@@ -28,6 +32,9 @@ class Runs:
 
     def __init__(self, executor: HookExecutor) -> None:
         self._executor = executor
+        self._slots: trio.CapacityLimiter = trio.CapacityLimiter(MAX_WAITED)
+        # The end of an agent does not wait for hooks of others' turns.
+        self._last_slots: trio.CapacityLimiter = trio.CapacityLimiter(MAX_WAITED)
 
     async def run(
         self,
@@ -54,12 +61,49 @@ class Runs:
         started = trio.current_time()
         run: HookRun | None = None
         try:
-            run = await self._executor.run(hook, stdin, signal=signal)
+            run = await self._carry_out(hook, stdin, signal)
         except Exception as error:  # noqa: BLE001  # an executor is anybody's: its fault is this hook's
             problem = f"its executor failed: {ak.describe_error(error)}"
             run = HookRun(problem=problem, duration=trio.current_time() - started)
         finally:
             if run is None:
-                lasted = trio.current_time() - started
-                on_cut(HookRun(cancelled=True, duration=lasted))
+                on_cut(_cut(started))
         return run
+
+    async def _carry_out(
+        self, hook: Hook, stdin: bytes, signal: ak.TurnSignal
+    ) -> HookRun:
+        """Wait for room if the hook is bounded, and run it.
+
+        Always a checkpoint.
+
+        Cancellation:
+          Passes through; no room is taken then.
+
+        """
+        slots = self._slots_of(hook)
+        if slots is None:
+            return await self._executor.run(hook, stdin, signal=signal)
+        started = trio.current_time()
+        with trio.CancelScope() as waiting:
+            unregister = signal.on_cancel(lambda _reason: waiting.cancel())
+            try:
+                await slots.acquire()
+            finally:
+                unregister()
+        if waiting.cancelled_caught:
+            return _cut(started)
+        try:
+            return await self._executor.run(hook, stdin, signal=signal)
+        finally:
+            slots.release()
+
+    def _slots_of(self, hook: Hook) -> trio.CapacityLimiter | None:
+        """Name what bounds a hook; who starts detached ones bounds them."""
+        if hook.detached or hook.event in OBSERVING:
+            return None
+        return self._last_slots if hook.event == "SessionEnd" else self._slots
+
+
+def _cut(started: float) -> HookRun:
+    return HookRun(cancelled=True, duration=trio.current_time() - started)
