@@ -335,6 +335,7 @@ VERBS: dict[str, Callable[[Jobs, Job], object]] = {
     "of": lambda jobs, job: jobs.of(job.owner),
     "get": lambda jobs, job: jobs.get(job.owner, job.id),
     "records": lambda jobs, job: trio.run(jobs.records, job.owner),
+    "recovered": lambda jobs, job: trio.run(jobs.recovered, job.owner),
 }
 
 

@@ -142,6 +142,59 @@ async def test_recovery_waits_for_a_store_that_cannot_be_read(
     ]
 
 
+@pytest.mark.clause("I6")
+@pytest.mark.case("SUB-04")
+@pytest.mark.parametrize("failures", [0, 3])
+async def test_the_end_of_a_recovery_can_be_waited_for(
+    autojump_clock: MockClock, failures: int
+) -> None:
+    """A wake right after a resume comes too soon, one behind the wait does not."""
+    store = FaultyStore(await plant(await crashed(("build", "serve"))))
+    model = ScriptedModel(["noted"])
+    async with ak.open_kernel(store, strict=True) as kernel:
+        kernel.models.register("m", model)
+        jobs = Jobs(kernel)
+        if failures:
+            failing_reads(kernel, store, failures)
+        async with kernel.open("s", model="m") as agent:
+            assert not agent.wake()
+            await jobs.recovered(agent)
+            assert len(pending(agent)) == 2
+            assert agent.wake()
+            await agent.when_idle()
+            assert len(notices(agent)) == 2
+            await jobs.recovered(agent)
+        check_log(await stored(store))
+
+
+async def test_a_wait_for_a_recovery_ends_with_the_agent(
+    autojump_clock: MockClock,
+) -> None:
+    """There is no end of it to wait for, in this life; of a new agent there is none."""
+    store = FaultyStore(await plant(await crashed()))
+    ended: list[str] = []
+
+    async with ak.open_kernel(store) as kernel, trio.open_nursery() as nursery:
+        kernel.models.register("m", ScriptedModel())
+        jobs = Jobs(kernel)
+        new = (await kernel.create("new", model="m")).agent
+        await jobs.recovered(new)
+        failing_reads(kernel, store, math.inf)
+
+        async def wait(agent: ak.Agent) -> None:
+            with pytest.raises(ak.AgentDisposedError):
+                await jobs.recovered(agent)
+            ended.append(agent.id)
+
+        async with kernel.open("s", model="m") as agent:
+            nursery.start_soon(wait, agent)
+            await trio.sleep(60)
+            assert not ended
+        await wait(agent)
+        await wait_all_tasks_blocked()
+        assert ended == ["s", "s"]
+
+
 @pytest.mark.clause("S3a")
 async def test_an_agent_may_leave_while_its_jobs_are_not_recovered(
     autojump_clock: MockClock,

@@ -8,7 +8,7 @@ Invariants. The end of a job is one act: its fact, its notice and the place that
 takes change together, without a checkpoint in between. What a crash cut off is made
 good when the owner is resumed, as soon as the store can be read: jobs that were running
 are closed as `interrupted`, and a notice that is missing is put into the inbox, where it
-waits for the next wake.
+waits for the next wake. Reading takes a while: `Jobs.recovered` tells when that is done.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class _Held:
     def __init__(self, session: ak.Session) -> None:
         self.jobs: dict[str, Job] = {}
         self.ledger: Ledger = Ledger(session)
+        # Of a resumed one: set when what was cut off is closed, or its agent is gone.
+        self.recovered: trio.Event | None = None
 
 
 @final
@@ -179,6 +181,30 @@ class Jobs:
         self._check_thread("records")
         return tuple((await self._of(owner).ledger.read()).values())
 
+    async def recovered(self, owner: ak.Agent) -> None:
+        """Wait until all that a restart has cut off is closed, and its news is pending.
+
+        Only from then on does a `wake` after a resume find all of it. While the store
+        cannot be read that is tried again, and this waits. There is nothing to wait
+        for if the agent was not resumed. Always a checkpoint.
+
+        Cancellation:
+          The wait ends; nothing else changes.
+
+        Raises:
+          AgentDisposedError: if the agent has ended.
+          WrongThreadError: if this is not the kernel's thread.
+
+        """
+        self._check_thread("recovered")
+        recovered = self._of(owner).recovered
+        if recovered is not None:
+            await recovered.wait()
+        else:
+            await trio.lowlevel.checkpoint()
+        if owner.session.closed:
+            raise ak.AgentDisposedError(owner.id)
+
     def _check_thread(self, verb: str) -> None:
         if get_ident() != self._thread:
             raise ak.WrongThreadError(verb, "jobs")
@@ -193,7 +219,9 @@ class Jobs:
         return held
 
     def _gone(self, payload: ak.AgentDisposed) -> None:
-        self._held.pop(payload.agent, None)
+        held = self._held.pop(payload.agent, None)
+        if held is not None and held.recovered is not None:
+            held.recovered.set()
 
     async def _run(self, job: Job, body: JobBody) -> None:  # noqa: ASYNC910  # its first step is a checkpoint
         """Run a job's work and record how it ended.
@@ -238,5 +266,6 @@ class Jobs:
         """Have a resumed session looked through, by a task of its agent."""
         agent = payload.agent
         if payload.source == "resume":
-            lost = partial(recover, agent, agent.session.last_seq)
+            done = self._of(agent).recovered = trio.Event()
+            lost = partial(recover, agent, agent.session.last_seq, done)
             agent.start_soon(lost, name="lost jobs")

@@ -21,7 +21,7 @@ _FIRST_DELAY: Final = 0.1
 _MAX_DELAY: Final = 5.0
 
 
-async def recover(agent: ak.Agent, end: int) -> None:
+async def recover(agent: ak.Agent, end: int, done: trio.Event) -> None:
     """Close what a restart cut off, and see that each job has its notice.
 
     While the store cannot be read it is tried again: the failure is told once, by
@@ -35,22 +35,24 @@ async def recover(agent: ak.Agent, end: int) -> None:
     Args:
       agent: whose session has just been resumed.
       end: the last event of its earlier lives.
+      done: set when all of it is in the log and the inbox.
 
     Raises:
       StorageError: if the first try failed.
 
     """
     try:
-        await _recover(agent, end)
+        await _recover(agent, end, done)
     except ak.SessionDisplacedError:
         raise
     except ak.StorageError:
         with suppress(ak.AgentDisposedError):
-            agent.start_soon(partial(_try_again, agent, end), name="lost jobs")
+            again = partial(_try_again, agent, end, done)
+            agent.start_soon(again, name="lost jobs")
         raise
 
 
-async def _try_again(agent: ak.Agent, end: int) -> None:
+async def _try_again(agent: ak.Agent, end: int, done: trio.Event) -> None:
     """Try until it is done, or the agent ends.
 
     Always a checkpoint.
@@ -63,14 +65,14 @@ async def _try_again(agent: ak.Agent, end: int) -> None:
     while True:
         await trio.sleep(delay)
         try:
-            await _recover(agent, end)
+            await _recover(agent, end, done)
         except ak.StorageError:
             delay = min(2 * delay, _MAX_DELAY)
         else:
             return
 
 
-async def _recover(agent: ak.Agent, end: int) -> None:
+async def _recover(agent: ak.Agent, end: int, done: trio.Event) -> None:
     """Do it all in one act, once everything is read.
 
     Always a checkpoint.
@@ -89,3 +91,4 @@ async def _recover(agent: ak.Agent, end: int) -> None:
         if agent.session.record(notice_id(known.id)) is None:
             # A resume starts nothing.
             agent.notice(notice_of(known), parked=True)
+    done.set()
