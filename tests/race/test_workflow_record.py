@@ -18,13 +18,14 @@ from agentkernel.bridges.workflow import (
     WorkflowLimitError,
     WorkflowLimits,
     WorkflowOptions,
+    WorkflowTool,
     run_workflow,
     workflow_ending,
 )
 from agentkernel.bridges.workflow.record import BEGUN, DONE, ENDED
 from agentkernel.bridges.workflow.trace import Trace
-from agentkernel.testing import Gate, check_log
-from tests.race.flows import OPTIONS, Echo, copied, notes, opened
+from agentkernel.testing import Gate, ScriptedModel, call, check_log
+from tests.race.flows import OPTIONS, SPEC, Echo, copied, notes, opened
 from tests.race.parts import stored
 
 
@@ -452,6 +453,57 @@ async def test_a_workflow_that_was_stopped_is_recorded_as_cancelled(
             "run cancelled",
         ]
         assert workflow_ending(await stored(store, "w")) == "cancelled"
+
+
+@pytest.mark.clause("C10a", "C10e")
+@pytest.mark.parametrize("how", ["scope", "signal", "dispose"])
+async def test_an_error_on_the_way_out_of_a_stop_makes_no_failure_of_it(
+    how: str,
+) -> None:
+    """What is cleaned up may break; that the run was stopped is what its record says."""
+    gate = Gate()
+    store = ak.MemoryStore()
+
+    async def breaking() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("cleanup")
+
+    async def work(flow: Flow, _arguments: ak.JsonValue = None) -> ak.JsonValue:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(breaking)
+            return await flow.agent("a")
+
+    async with ak.open_kernel(store) as kernel:
+        kernel.models.register("m", Echo({"a": gate}))
+        kernel.models.register("calling", ScriptedModel([call("study")]))
+        name = "s-call_1_1_1"
+        if how == "scope":
+            name, scope = "w", trio.CancelScope()
+
+            async def run() -> None:
+                with scope:
+                    await run_workflow(kernel, work, session_id="w", options=OPTIONS)
+
+            async def both() -> None:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(run)
+                    await gate.reached()
+                    scope.cancel()
+
+            with pytest.raises(ExceptionGroup) as caught:
+                await both()
+            assert caught.group_contains(ValueError, match="cleanup")
+        else:
+            tool = WorkflowTool(SPEC, work, options=OPTIONS)
+            async with kernel.open("s", model="calling", tools=[tool]) as agent:
+                agent.followup("go")
+                await gate.reached()
+                if how == "signal":
+                    agent.cancel()
+                    await agent.when_idle()
+        assert workflow_ending(await stored(store, name)) == "cancelled"
 
 
 async def test_an_agent_that_a_sibling_ended_is_recorded_and_told_of_as_well() -> None:

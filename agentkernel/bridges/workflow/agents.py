@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import cast, final
@@ -21,7 +22,6 @@ from agentkernel.bridges.subagents import (
 )
 from agentkernel.bridges.subagents.values import ChildEnding
 
-from .fault import is_stop
 from .opening import read_all
 from .record import BEGUN, DONE, ENDED, Record, WorkflowEnding, digest_of, done
 from .trace import Trace
@@ -116,6 +116,29 @@ class WorkflowRun:
         """
         if self.signal is not None:
             self.signal.raise_if_cancelled()
+
+    def is_stopped(self) -> bool:
+        """Whether what the current task does for the run has been stopped.
+
+        By the turn that waits, by the end of the record's agent, or by a scope around
+        the task. What that task has raised does not say so: it may be anything that
+        came up on its way out. Not a checkpoint.
+        """
+        if self.signal is not None and self.signal.cancelled:
+            return True
+        return trio.current_effective_deadline() == -math.inf or self._is_ending()
+
+    def _is_ending(self) -> bool:
+        """Whether the end of the record's agent has begun: its parent's, its kernel's.
+
+        Not a checkpoint.
+        """
+        try:
+            # It takes a task as long as it lives; there is no other way to ask.
+            self.agent.start_soon(trio.lowlevel.checkpoint, name="look for the end")
+        except ak.AgentDisposedError:
+            return True
+        return False
 
     def tell(self, progress: Progress) -> None:
         """Tell who listens; what that raises is logged, and harms nobody."""
@@ -218,8 +241,8 @@ class WorkflowRun:
         }
         try:
             return await self._subagents.run(self.agent, asked.prompt, **options)
-        except BaseException as error:
-            self._cut_off(asked, "aborted" if is_stop(error) else "error")
+        except BaseException:
+            self._cut_off(asked, "aborted" if self.is_stopped() else "error")
             raise
 
     async def _end(self, asked: _Asked, report: Report) -> None:

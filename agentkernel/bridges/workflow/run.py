@@ -11,7 +11,6 @@ import agentkernel as ak
 from agentkernel.bridges.subagents import MAX_DEPTH, Subagents
 
 from .agents import WorkflowRun
-from .fault import is_stop
 from .flow import Flow
 from .opening import close_left, open_record, read_record
 from .record import STARTED, Record
@@ -83,8 +82,8 @@ async def run_workflow(
 
     Cancellation:
       Every agent is stopped as `PARENT` and waited for, and the run is recorded as
-      `cancelled`; what had ended is recorded, and a later run uses it. Then the
-      cancellation passes through.
+      `cancelled`, whatever else `fn` raises on its way out; what had ended is recorded,
+      and a later run uses it. Then the cancellation passes through.
 
     Args:
       kernel: where its agents live.
@@ -96,7 +95,7 @@ async def run_workflow(
       SessionBusyError: if a run with this record is going on.
       TurnCancelled: if the turn of `signal` was stopped, or is ending with its agent.
       AgentDisposedError, KernelClosedError: if the parent, or the kernel, is ending
-        otherwise.
+        otherwise; the run is recorded as `cancelled` then, too.
       WorkflowLimitError: if its agents would be too deep; nothing is opened then.
       WorkflowRecordError: if the session is something else than a record.
       Exception: what `fn` raised; the record stays.
@@ -157,8 +156,8 @@ async def _run(
             # What the function does is not undone by a crash that takes this back.
             await agent.session.flush()
             value = await fn(Flow(run))
-        except BaseException as error:
-            run.close("cancelled" if is_stop(error) else "failed")
+        except BaseException:
+            run.close("cancelled" if run.is_stopped() else "failed")
             raise
         run.close("completed")
         await agent.session.flush()
