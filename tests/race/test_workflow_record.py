@@ -455,6 +455,48 @@ async def test_a_workflow_that_was_stopped_is_recorded_as_cancelled(
         assert workflow_ending(await stored(store, "w")) == "cancelled"
 
 
+@pytest.mark.clause("C10a", "C10b")
+@pytest.mark.parametrize("how", ["dispose", "exit", "cancel"])
+async def test_a_workflow_of_an_agent_that_ends_is_recorded_as_cancelled(
+    how: str,
+) -> None:
+    """In a task of that agent, which is told of the end behind the workflow's agents.
+
+    That they were ended used to be a failure of theirs, and of the workflow.
+    """
+    gate = Gate()
+    raised: list[BaseException] = []
+    store = ak.MemoryStore()
+
+    async def work(flow: Flow) -> None:
+        await flow.parallel([one, one])
+
+    with trio.CancelScope() as outer:
+        async with ak.open_kernel(store, strict=True) as kernel:
+            kernel.models.register("m", Echo({"a": gate}))
+            handle = await kernel.create("s", model="m")
+            ways = WorkflowOptions(model="m", parent=handle.agent)
+
+            async def job() -> None:
+                try:
+                    await run_workflow(kernel, work, session_id="w", options=ways)
+                except (ak.AgentDisposedError, ak.KernelClosedError) as error:
+                    raised.append(error)
+
+            handle.agent.start_soon(job)
+            await gate.reached()
+            if how == "dispose":
+                await handle.dispose()
+            elif how == "cancel":
+                outer.cancel()
+                await trio.sleep_forever()
+    assert len(raised) == 1
+    async with store:
+        assert workflow_ending(await stored(store, "w")) == "cancelled"
+        found = await endings(store)
+    assert sorted(e for e in found if e.startswith("agent")) == ["agent disposed"] * 2
+
+
 @pytest.mark.clause("C10a", "C10e")
 @pytest.mark.parametrize("how", ["scope", "signal", "dispose"])
 async def test_an_error_on_the_way_out_of_a_stop_makes_no_failure_of_it(

@@ -164,6 +164,7 @@ class WorkflowRun:
         Raises:
           TypeError: if the prompt is no text.
           TurnCancelled: if the turn that waits was stopped.
+          AgentDisposedError: if the agent was ended with all that it belongs to.
 
         """
         asked = _asked(position, prompt, persona, like)
@@ -179,6 +180,8 @@ class WorkflowRun:
         await self._end(asked, report)
         # What a stop did to an agent is no failure of it.
         self.check_stop()
+        if not report.ok and self._is_ending():
+            raise ak.AgentDisposedError(self.agent.id)
         return report
 
     async def _recovered(  # noqa: ASYNC910  # waits only if it must

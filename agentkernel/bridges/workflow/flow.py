@@ -8,7 +8,7 @@ depend on the order in which the branches happen to run.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import TypeVar, cast, final
+from typing import Final, TypeVar, cast, final
 
 import trio
 
@@ -22,6 +22,7 @@ from .values import Progress, WorkflowAgentError
 __all__ = ["Flow"]
 
 T = TypeVar("T")
+_ENDS: Final = (ak.AgentDisposedError, ak.KernelClosedError)
 
 
 @final
@@ -67,8 +68,9 @@ class Flow:
         Raises:
           TurnCancelled: if the turn that waits for the workflow was stopped.
           WorkflowLimitError: if the workflow has used what it may.
-          AgentDisposedError, KernelClosedError, StorageError: if it cannot be run or
-            recorded.
+          AgentDisposedError, KernelClosedError: if it cannot be run, or is ended, since
+            the agent that the workflow works for, or the kernel, is ending.
+          StorageError: if it cannot be run or recorded.
 
         """
         position, who = self._next(), persona or Persona()
@@ -118,6 +120,7 @@ class Flow:
         Raises:
           TypeError: if a branch is no function; none has begun then.
           Exception: what a branch raised; the others are cancelled then.
+          AgentDisposedError, KernelClosedError: once, if that is all they raised.
           ExceptionGroup: if several raised; its message says what.
 
         """
@@ -220,8 +223,8 @@ async def _together(
             for index in range(len(branches)):
                 nursery.start_soon(run, index)
     except ExceptionGroup as group:
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from None  # noqa: ASYNC123  # the only one of its group
+        if len(group.exceptions) == 1 or group.split(_ENDS)[1] is None:
+            raise group.exceptions[0] from None  # noqa: ASYNC123  # the only one, or one of many that say the same
         count = len(group.exceptions)
         words = f"{count} branches of the workflow failed: {ak.describe_error(group)}"
         raise ExceptionGroup(words, group.exceptions) from None
