@@ -11,6 +11,7 @@ import trio
 from .._errors import AgentDisposedError, AgentKernelError, MessageNotPendingError
 from .._messages import TextChunk
 from .._session.events import ChunkStreamed, MessageEntered, SessionEvent, TurnEnded
+from .._session.fold import MessageRecord
 from .._signal import USER
 from .inbox import MessageLike
 
@@ -155,11 +156,24 @@ class ReplyEvents:
             if isinstance(data, MessageEntered) and data.message.id == self._id:
                 self._entered = True
             if record.state == "discarded" or (
-                isinstance(data, TurnEnded) and data.turn == record.turn
+                isinstance(data, TurnEnded) and _is_end_of(data, record)
             ):
                 self._over = True
             if self._entered:
                 return item
+
+
+def _is_end_of(ended: TurnEnded, record: MessageRecord) -> bool:
+    """Whether a turn's end is the end of what came of a message.
+
+    A turn that failed before the message entered has put it back, with its outcome.
+    """
+    if record.state == "pending":
+        return record.returned_by == ended.turn and ended.reason.kind in {
+            "error",
+            "blocked",
+        }
+    return record.turn == ended.turn
 
 
 @final

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 import agentkernel as ak
 from agentkernel.testing import Gate, ScriptedModel
-from tests.race.parts import facts, opened, texts, types
+from tests.race.parts import facts, listen, opened, texts, types
 
 pytestmark = pytest.mark.clause("I5c")
 
@@ -268,3 +268,28 @@ async def test_an_asker_learns_that_the_turn_failed_before_its_message_entered(
         assert agent.wake()
         await agent.when_idle()
         assert (await agent.outcome(reply.sent.id)).text == "fine"
+
+
+@pytest.mark.clause("T8")
+@pytest.mark.parametrize("event", [ak.PreStep, ak.Assemble])
+async def test_the_text_of_a_reply_ends_with_a_turn_that_failed_before_its_step(
+    autojump_clock: MockClock, event: type[ak.PreStep | ak.Assemble]
+) -> None:
+    """The message pends again, and whoever reads learns the same as from its outcome."""
+    async with opened(ScriptedModel(default=["ok"])) as agent:
+
+        async def fails(_payload: object, _next: object) -> object:
+            await trio.lowlevel.checkpoint()
+            raise ValueError("no")
+
+        unregister = listen(agent, event, fails)
+        async with agent.ask("go") as reply:
+            assert [text async for text in reply.text()] == []
+        assert (reply.outcome.kind, reply.outcome.detail) == (
+            "error",
+            "ValueError: no",
+        )
+        unregister()
+        assert agent.wake()
+        await agent.when_idle()
+        assert (await agent.outcome(reply.sent.id)).text == "ok"
