@@ -94,6 +94,7 @@ async def perform(driver: Driver, job: Maintenance[object]) -> None:
             driver.dispatch.report(coincident, "maintenance, while it was stopped")
         result = None
     job.result = result
-    driver.converging = stopped and driver.lifecycle == "live"
+    # What was wanted before a caller gave up is no reason to hold anything back.
+    driver.converging = stopped and driver.lifecycle == "live" and not driver.wanted
     await driver.flush()
     job.done.set()

@@ -262,3 +262,27 @@ async def test_disposal_meets_maintenance_at_any_moment_without_a_hang(
                     nursery.start_soon(handle.dispose)
     assert seen["MaintenanceCancelled"] > seen["began"]
     assert seen["AgentBusyError"]
+
+
+@pytest.mark.clause("I1a", "I1c")
+async def test_a_caller_that_gives_up_holds_nothing_back_from_what_was_wanted(
+    autojump_clock: MockClock,
+) -> None:
+    """The turn behind it is as any other: what is steered into it joins it."""
+    gate = Gate()
+
+    async def work(_signal: ak.TurnSignal) -> None:
+        await trio.sleep_forever()
+
+    async with opened(ScriptedModel([gate, "one"], ["two"])) as agent:
+        with trio.move_on_after(1):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(agent.run_maintenance, work)
+                await wait_all_tasks_blocked()
+                agent.followup("go")
+        await gate.reached()
+        sent = agent.steer("and this")
+        assert [m.id for m in agent.inbox.next_step] == [sent.id]
+        gate.open()
+        await agent.when_idle()
+        assert types(agent).count("turn/start") == 1
