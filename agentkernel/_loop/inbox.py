@@ -258,10 +258,13 @@ class Inbox:
 
         Raises:
           MessageNotPendingError: if it is not pending.
+          ValueError: if there is no such queue.
 
         """
         source, _, message = self._find("move", message_id)
         target = queue or source
+        if target not in {"next_turn", "next_step"}:
+            raise ValueError(f"no queue {target!r}; there are next_turn and next_step")
         others = [
             m for m in self._owner.log.fold.inbox.queue(target) if m is not message
         ]

@@ -34,8 +34,13 @@ class AgentOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         """Detach the values and clean the text; refuse what makes no sense."""
         for name in ("max_steps", "max_parallel_tool_calls"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+            count: object = getattr(self, name)
+            if type(count) is not int or count < 1:
+                raise ValueError(f"{name} must be a whole number, at least 1")
+        if type(self.stop_note) is not bool:
+            raise TypeError("stop_note must be True or False")
+        if isinstance(self.tools, str):
+            raise TypeError("tools must be names, not one text")
         names = None if self.tools is None else tuple(map(clean_text, self.tools))
         own = {
             "tools": names,

@@ -224,7 +224,7 @@ class Step:
             decision = await self._recover(error, answer, attempt)
             if isinstance(decision, Fail):
                 raise error
-            delay = max(0.0, decision.delay)
+            delay = max(0.0, float(decision.delay))
             failure, usage = model_failure(error), answer.usage
             where = turn.number, self.number, attempt
             log.append(RetryScheduled(*where, failure, delay, usage=usage))

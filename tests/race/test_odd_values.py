@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 import trio
@@ -345,3 +345,54 @@ async def test_the_failure_of_a_request_is_not_hidden_by_an_odd_decision(
         outcome = await agent.outcome(sent.id)
         assert (outcome.kind, outcome.code) == ("error", "overloaded")
         assert reports == ["the listener must return Retry or Fail, not NoneType"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_steps": 2.5},
+        {"max_steps": True},
+        {"max_parallel_tool_calls": 1.5},
+        {"stop_note": "no"},
+        {"tools": "read"},
+    ],
+    ids=str,
+)
+def test_options_that_no_header_could_hold_are_refused(
+    fields: dict[str, object],
+) -> None:
+    """A session that was created with them could not be read any more."""
+    with pytest.raises((TypeError, ValueError), match=next(iter(fields))):
+        odd(ak.AgentOptions, "m", **fields)
+
+
+async def test_a_message_is_moved_into_a_queue_that_there_is(
+    autojump_clock: MockClock,
+) -> None:
+    """A misspelt one would be in the log for ever."""
+    store = ak.MemoryStore()
+    async with opened(ScriptedModel(), store=store) as agent:
+        sent = agent.inject("by the way")
+        with pytest.raises(ValueError, match="nextturn"):
+            agent.inbox.move(sent.id, 0, queue=cast("Literal['next_turn']", "nextturn"))
+    await reopened(store)
+
+
+async def test_a_delay_that_is_a_bool_is_a_number_in_the_log(
+    autojump_clock: MockClock,
+) -> None:
+    """A listener's `Retry(True)` waits a second."""
+    store = ak.MemoryStore()
+    failing = ScriptedModel([ak.ModelError("busy", retryable=True)], ["ok"])
+    async with opened(failing, store=store) as agent:
+
+        async def again(_payload: object, _next: object) -> object:
+            await trio.lowlevel.checkpoint()
+            return odd(ak.Retry, delay=True)
+
+        listen(agent, ak.RequestError, again)
+        agent.followup("go")
+        await agent.when_idle()
+        [delay] = [f.delay for f in facts(agent) if isinstance(f, ak.RetryScheduled)]
+        assert type(delay) is float
+    await reopened(store)
