@@ -319,9 +319,16 @@ class Kernel:
             await self._commons.writer.flush(log, log.last_seq)
             return self._install(log, opening, tools)
         except BaseException:
-            if log is not None:
-                self._commons.writer.forget(log)
+            agent = self._roster.agents.get(claim.session_id)
             with trio.CancelScope(shield=True):
+                if agent is not None:
+                    # It lives already, and somebody who was told so raised this.
+                    driver = self._roster.drivers[agent]
+                    driver.begin_disposal()
+                    await driver.gone.wait()
+                    raise
+                if log is not None:
+                    self._commons.writer.forget(log)
                 await self._store.release(claim)
             raise
 

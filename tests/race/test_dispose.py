@@ -335,3 +335,27 @@ async def test_race_of_cancel_against_dispose_ends_quiet_in_every_order() -> Non
             assert model.open_streams == 0
             assert len(facts(agent, ak.TurnEnded)) == 1
     assert seen == {"aborted", "disposed"}
+
+
+@pytest.mark.clause("C10c")
+async def test_an_observer_that_must_leave_takes_the_agent_that_it_was_told_of_along(
+    model: ScriptedModel,
+) -> None:
+    """Nobody has a handle of it, so it ends before the opening raises."""
+
+    def leave(_payload: ak.AgentCreated) -> None:
+        raise SystemExit(3)
+
+    async with ak.open_kernel(ak.MemoryStore()) as kernel:
+        kernel.models.register("scripted", model)
+        unregister = kernel.on(ak.AgentCreated, leave)
+        with pytest.raises(SystemExit):
+            await kernel.create("s", model="scripted")
+        assert kernel.agents == ()
+        unregister()
+        async with (
+            kernel.open("s", model="scripted") as agent,
+            agent.ask("go") as reply,
+        ):
+            pass
+        assert reply.outcome.kind == "completed"
