@@ -48,12 +48,15 @@ class Registry(Generic[T]):
         if name in self._entries:
             raise ValueError(f"a {self.kind} named {name!r} is registered already")
         self._entries[name] = entry
+        widened = self._only is not None and name not in self._only
         if self._only is not None:
             self._only |= {name}
 
         def unregister() -> None:
             if self._entries.get(name) is entry:
                 del self._entries[name]
+                if widened and self._only is not None:
+                    self._only -= {name}
 
         return unregister
 

@@ -346,7 +346,8 @@ class _Call:
         if self._turn.stopped:
             return self._stopped_output()  # noqa: ASYNC910  # waits only if it must
         if output is None:
-            output = self._returned = timed_out(name, limit)
+            # The limit ended the body, or a listener behind a body that had returned.
+            output = self._returned = self._returned or timed_out(name, limit)
         return output  # noqa: ASYNC910  # waits only if it must
 
     async def _wrapped(self, tool: Tool, invocation: ToolInvocation) -> ToolOutput:

@@ -501,3 +501,18 @@ async def test_a_call_that_did_not_run_or_was_stopped_has_nothing_to_show(
             await agent.when_idle()
     assert agent is not None
     assert codes(agent) == [expected[how]]
+
+
+async def test_a_tool_that_comes_and_goes_leaves_the_kept_ones_as_they_were(
+    kernel: ak.Kernel,
+) -> None:
+    """One of the agent's own under a hidden name does not open the way to that."""
+    kernel.tools.add(Probe("shell"))
+    kernel.tools.add(Probe("safe"))
+    options = ak.AgentOptions(model="scripted", tools=("safe",))
+    agent = (await kernel.create("kept", options=options)).agent
+    assert [*agent.tools.effective()] == ["safe"]
+    unregister = agent.tools.add(Probe("shell"))
+    assert {*agent.tools.effective()} == {"safe", "shell"}
+    unregister()
+    assert [*agent.tools.effective()] == ["safe"]

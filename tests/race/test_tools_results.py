@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -397,3 +398,28 @@ async def test_a_tool_beyond_its_limit_is_ended_and_the_turn_goes_on(
         assert tool.ended == 1
         assert agent.blockers() == ()
         assert len(model.requests) == 2
+
+
+@pytest.mark.clause("T3c")
+async def test_a_value_is_the_result_though_a_listener_outlasts_the_limit(
+    autojump_clock: MockClock,
+) -> None:
+    """What the body has done is done: nobody is told that it was ended."""
+
+    async def body(_call: ak.ToolInvocation) -> ak.ToolOutput:
+        await trio.lowlevel.checkpoint()
+        return ak.ToolOutput.of("paid 100")
+
+    async def dawdles(
+        payload: ak.Execute, following: Callable[[ak.Execute], Awaitable[ak.ToolOutput]]
+    ) -> ak.ToolOutput:
+        output = await following(payload)
+        await trio.sleep(60)
+        return output
+
+    tool = Probe("pay", body, max_seconds=1)
+    async with opened(ScriptedModel([call("pay")], ["ok"]), [tool]) as agent:
+        agent.on(ak.Execute, dawdles)
+        agent.followup("go")
+        await agent.when_idle()
+        assert codes(agent) == ["paid 100"]
