@@ -29,6 +29,7 @@ from agentkernel import (
 
 from .chat import chat
 from .console import Console, Streams
+from .exits import Complaint
 from .life import Life
 from .opening import Extras
 from .plain import escape_json, one_line, plain
@@ -49,6 +50,7 @@ async def sessions(settings: Settings, extras: Extras, life: Life) -> int:
       The exit code.
 
     Raises:
+      Complaint: if an argument names what the session does not have.
       StorageError: if the store cannot do it, or there is no such session.
 
     """
@@ -95,13 +97,38 @@ async def _fork(store: SessionStore, settings: Settings, life: Life) -> None:
     Cancellation:
       There is no new session, or it is complete.
 
+    Raises:
+      Complaint: if the history has no event at which it was to be cut.
+
     """
     async with open_kernel(store) as kernel:
+        if settings.at is not None:
+            await _check_cut(store, settings.session, settings.at)
         handle = await kernel.fork(
             settings.session, settings.new_session or None, at=settings.at
         )
         life.console.put(f"{plain(handle.agent.id)}\n")
         await handle.dispose()
+
+
+async def _check_cut(store: SessionStore, session_id: str, at: int) -> None:
+    """Refuse an event that a session does not have; that it exists is for others.
+
+    Always a checkpoint.
+
+    Cancellation:
+      Nothing happened.
+
+    Raises:
+      Complaint: if there is no such event.
+
+    """
+    for info in await store.sessions():
+        if info.session_id == session_id and not 1 <= at <= info.last_seq:
+            raise Complaint(
+                f"--at {at}: session {session_id!r} has {info.last_seq} events, "
+                "numbered from 1"
+            )
 
 
 async def _show(store: SessionStore, session_id: str, life: Life) -> None:

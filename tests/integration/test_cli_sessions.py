@@ -70,6 +70,29 @@ async def test_fork_begins_a_session_with_the_same_history(command: Command) -> 
     assert re.fullmatch(rb"\w+\n", done.stdout)
 
 
+@pytest.mark.parametrize("at", ["999", "0", "-1"])
+async def test_fork_at_an_event_that_is_not_there_is_a_wrong_argument(
+    command: Command, at: str
+) -> None:
+    """It says how many there are, and makes no session."""
+    exported = await command.run("sessions", "export", "s")
+    count = len(exported.stdout.splitlines())
+    done = await command.run("sessions", "fork", "s", "t", "--at", at)
+    assert (done.returncode, done.stdout) == (2, b"")
+    said = f"agentkernel: --at {at}: session 's' has {count} events, numbered from 1\n"
+    assert done.stderr.decode() == said
+    listed = await command.run("sessions", "list")
+    assert [line.split(b"\t")[0] for line in listed.stdout.splitlines()] == [b"s"]
+
+
+async def test_fork_at_the_last_event_takes_all_of_them(command: Command) -> None:
+    """The number that a refusal names is one that can be given."""
+    exported = await command.run("sessions", "export", "s")
+    last = str(len(exported.stdout.splitlines()))
+    done = await command.run("sessions", "fork", "s", "t", "--at", last)
+    assert (done.returncode, done.stdout) == (0, b"t\n")
+
+
 async def test_pending_input_is_shown(command: Command) -> None:
     """A message that waits for the next wake is part of what a session holds."""
     async with ak.open_kernel(ak.SqliteStore(command.store)) as kernel:
