@@ -20,6 +20,7 @@ from typing import Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
 import msgspec
+import trio
 
 import agentkernel as ak
 
@@ -100,7 +101,7 @@ class DetachedHooks:
 
         Cancellation:
           Passes through once nothing of the hook runs any more and its result is in
-          the log; it says nothing then.
+          the log. One that was cut says nothing.
 
         """
         session = agent.session
@@ -112,8 +113,10 @@ class DetachedHooks:
             run = await self._runs.run(
                 hook, stdin, signal=ak.TurnSignal(), on_cut=cut.append
             )
-            verdict = _tired(agent, set_aside(hook, run))
-            verdict = await self._spill.fitted(verdict)
+            # It has come to its end, so what it found is kept: a file is soon written.
+            with trio.CancelScope(shield=True):
+                found = _tired(agent, set_aside(hook, run))
+                verdict = await self._spill.fitted(found)
         finally:
             self._running[agent] -= 1
             returned(session, hook_id, cut[0] if cut else run, verdict)
