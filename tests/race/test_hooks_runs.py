@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -251,3 +254,94 @@ async def test_a_stop_reaches_hooks_that_wait_for_room(
     agent.followup("on")
     await agent.when_idle()
     assert endings(agent) == [(1, "aborted"), (2, "completed")]
+
+
+async def test_several_refusals_are_no_longer_than_one(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    """The model is shown a bounded text, whoever has how much to say."""
+    runs = {name: HookRun(2, "", name * 9_999) for name in "abcdefghijkl"}
+    hooked(agent, ScriptedExecutor(runs), *(("PreToolUse", name) for name in runs))
+    agent.tools.add(BodyTool("t", returns_done))
+    model.add([call("t")], ["next"])
+    agent.followup("go")
+    await agent.when_idle()
+    (result,) = facts(agent, ak.ToolReturned)
+    assert result.error is not None
+    assert len(result.error.message) < 10_100
+    assert result.error.message.endswith("characters left out ...]")
+
+
+async def test_several_hooks_that_refuse_an_end_say_no_more_than_one(
+    agent: ak.Agent, model: ScriptedModel
+) -> None:
+    said = {"hookEventName": "Stop", "additionalContext": "w" * 9_999}
+    words = HookRun(0, json.dumps({"hookSpecificOutput": said}))
+    runs = {"no": HookRun(2, "", "x" * 9_999), "words": words}
+    executor = ScriptedExecutor(runs)
+    hooked(agent, executor, *(("Stop", name) for name in runs), once=True)
+    model.add(["one"], ["two"])
+    agent.followup("go")
+    await agent.when_idle()
+    told = model.requests[1].messages[-1]
+    assert isinstance(told, ak.UserMessage)
+    assert 10_000 < len(told.text) < 10_100
+
+
+async def test_what_a_detached_hook_has_found_is_kept_when_its_agent_ends(
+    kernel: ak.Kernel, tmp_path: Path
+) -> None:
+    """The log does not say `wake` of something that nobody is told."""
+    handle = await kernel.create("s", model="scripted")
+    agent = handle.agent
+    started = Gate()
+
+    async def ends_late(_said: ak.JsonObject) -> HookRun:
+        with trio.CancelScope(shield=True):
+            await started.wait()
+        return HookRun(2, "", "x" * 20_000)
+
+    hook = {"type": "command", "command": "look", "asyncRewake": True}
+    settings = {"hooks": {"UserPromptSubmit": [{"hooks": [hook]}]}}
+    Hooks(
+        kernel,
+        HookSettings.from_json(settings),
+        executor=ScriptedExecutor({"look": ends_late}),
+        spill_folder=tmp_path,
+    )
+    said: list[tuple[str, str]] = []
+
+    def note(payload: ak.Appended) -> None:
+        fact = payload.event.data
+        if isinstance(fact, ak.HookReturned):
+            said.append((fact.outcome, fact.decision))
+        elif isinstance(fact, ak.InboxSpliced):
+            said.extend((m.kind, m.text[:5]) for m in fact.inserted)
+
+    agent.on(ak.Appended, note)
+    agent.followup("go")
+    await started.reached()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(handle.dispose)
+        await wait_all_tasks_blocked()
+        started.open()
+    assert said[-2:] == [("success", "wake"), ("notice", "xxxxx")]
+
+
+async def test_words_for_which_there_is_no_step_are_no_refusal(
+    kernel: ak.Kernel, model: ScriptedModel
+) -> None:
+    """The user is told what happened: nobody wanted the turn to go on."""
+    said = {"hookEventName": "Stop", "additionalContext": "note this"}
+    words = HookRun(0, json.dumps({"hookSpecificOutput": said}))
+    options = ak.AgentOptions(model="scripted", max_steps=1)
+    agent = (await kernel.create("s", model="scripted", options=options)).agent
+    hooked(agent, ScriptedExecutor({"look": words}), ("Stop", "look"))
+    model.add(["done"])
+    agent.followup("go")
+    await agent.when_idle()
+    (fact,) = facts(agent, ak.Extension)
+    assert isinstance(fact.body, dict)
+    assert fact.body["text"] == (
+        "The model is not shown what a hook says: the turn has no step left"
+    )

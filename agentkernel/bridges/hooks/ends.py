@@ -51,7 +51,8 @@ class EndHooks:
             fields["agent_transcript_path"] = None
         subject = None if event == "Stop" else agent.options.model
         verdict = await self._runner.run(agent, event, subject, fields, payload.signal)
-        words = [verdict.reason] if verdict.choice == "deny" else []
+        refused = verdict.choice == "deny"
+        words = [verdict.reason] if refused else []
         words += verdict.texts
         if verdict.stop is not None or not words:
             state.blocks = 0
@@ -63,12 +64,19 @@ class EndHooks:
                 if last_step
                 else "it was asked often enough"
             )
-            self._runner.tell(
-                agent, event, f"The turn ends although a hook refuses: {why}"
+            what = (
+                "The turn ends although a hook refuses"
+                if refused
+                else "The model is not shown what a hook says"
             )
+            self._runner.tell(agent, event, f"{what}: {why}")
             return
+        text = words[0]
+        if len(words) > 1:
+            text = await self._runner.fitted("\n".join(words))
+            payload.signal.raise_if_cancelled()
         state.blocks += 1
-        message = note(agent, event, verdict, "\n".join(words))
+        message = note(agent, event, verdict, text)
         state.own.add(message.id)
         agent.steer(message)
 

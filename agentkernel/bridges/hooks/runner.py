@@ -77,6 +77,7 @@ class Runner:
         self.settings = settings
         self.names = names
         runs = Runs(executor)
+        self._spill = spill
         self._waited = WaitedHooks(runs, spill)
         self._detached = DetachedHooks(runs, spill, self.tell)
         self._cwd = cwd
@@ -203,6 +204,17 @@ class Runner:
             return json.dumps(stdin).encode() + b"\n"
         # Codex always names the model, and ends without a newline.
         return json.dumps(stdin | {"model": agent.options.model}).encode()
+
+    async def fitted(self, text: str) -> str:  # noqa: ASYNC910  # waits only if it must
+        """Shorten what several hooks say together.
+
+        A checkpoint only if it is written to a file.
+
+        Cancellation:
+          Passes through before a file is begun.
+
+        """
+        return (await self._spill.fitted(Verdict(reason=text))).reason
 
     def tell(self, agent: ak.Agent, event: str, text: str) -> None:
         """Tell the user something, as a fact. Not a checkpoint."""

@@ -97,4 +97,10 @@ class WaitedHooks:
                     on_unfinished(hook)
                 returned(session, hook_id, one, verdict, counts=ended)
         signal.raise_if_cancelled()
-        return msgspec.structs.replace(merge(verdicts), source=ids[0])
+        merged = merge(verdicts)
+        if all(merged.reason != verdict.reason for verdict in verdicts):
+            # Several reasons in one, each of which is short enough.
+            joined = await self._spill.fitted(Verdict(reason=merged.reason))
+            signal.raise_if_cancelled()
+            merged = msgspec.structs.replace(merged, reason=joined.reason)
+        return msgspec.structs.replace(merged, source=ids[0])
