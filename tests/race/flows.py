@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 
+import msgspec
 import trio
 
 import agentkernel as ak
+from agentkernel.bridges.subagents import Report
 from agentkernel.bridges.workflow import Flow, WorkflowOptions
+from agentkernel.bridges.workflow.record import DONE, ENDED
 from agentkernel.testing import Gate
 from tests.race.parts import stored, texts
 
-__all__ = ["OPTIONS", "SPEC", "Echo", "asks", "copied", "notes", "opened", "results"]
+__all__ = [
+    "OPTIONS",
+    "SPEC",
+    "Echo",
+    "asks",
+    "copied",
+    "endings",
+    "notes",
+    "one",
+    "opened",
+    "results",
+]
 
 
 class Echo:
@@ -114,3 +128,25 @@ async def copied(
             await store.write([ak.Append(claim, kept)])
             await store.release(claim)
     return store
+
+
+async def one(flow: Flow) -> ak.JsonValue:
+    """One agent."""
+    return await flow.agent("a")
+
+
+async def endings(store: ak.SessionStore, record: str = "w") -> list[str]:
+    """List how a record's runs and agents ended, in order."""
+    found: list[str] = []
+    for event in await stored(store, record):
+        fact = event.data
+        if isinstance(fact, ak.SubagentDescribed) and fact.ending is not None:
+            found.append(f"child {fact.ending.kind}")
+        if not isinstance(fact, ak.Extension) or not isinstance(fact.body, dict):
+            continue
+        if fact.name == DONE:
+            report = msgspec.convert(fact.body["report"], Report)
+            found.append(f"agent {report.ending}")
+        elif fact.name == ENDED:
+            found.append(f"run {fact.body['ending']}")
+    return found
