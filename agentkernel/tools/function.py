@@ -204,7 +204,7 @@ class FunctionTool:
             f"tool {self.spec.name!r} was stopped: it did not finish within "
             f"{self.max_seconds:g} s"
         )
-        return ToolOutput((TextBlock(text),), ToolFailure("timeout", text))
+        return ToolOutput((TextBlock(text),), ToolFailure("TIMEOUT", text))
 
 
 @overload

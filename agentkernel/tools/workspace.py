@@ -288,7 +288,7 @@ def _show(result: CommandResult, max_seconds: float) -> ToolOutput:
     parts: list[str] = []
     if result.timed_out:
         message = f"stopped: the command did not end within {max_seconds:g} s"
-        error = ToolFailure("timeout", message)
+        error = ToolFailure("TIMEOUT", message)
         parts.append(f"[{message}]")
     else:
         parts.append(f"[exit code {result.exit_code}]")

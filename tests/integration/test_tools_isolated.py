@@ -128,7 +128,7 @@ async def test_a_function_that_ignores_everything_is_killed_at_its_limit(
     limited = FunctionTool(functions.stubborn.fn, isolation="process", max_seconds=1.5)
     output = await call(limited, started=str(started), seconds=_tag())
     assert output.error is not None
-    assert output.error.code == "timeout"
+    assert output.error.code == "TIMEOUT"
     # On a machine so slow that the function had not begun, nobody is to be found.
     assert not any(is_live(pid) for pid in _pids(started))
 

@@ -443,7 +443,7 @@ async def test_an_expression_that_never_ends_is_stopped_by_a_limit(work: Work) -
     work.tools["search_files"] = limited
     output = await work.run("search_files", pattern="(a+)+$", path="evil")
     assert output.error is not None
-    assert output.error.code == "timeout"
+    assert output.error.code == "TIMEOUT"
 
 
 async def test_a_command_runs_in_the_folder_and_shows_how_it_ended(work: Work) -> None:
@@ -498,7 +498,7 @@ async def test_a_command_that_takes_too_long_is_an_error_with_its_output(
         "run_shell", command="echo begun; sleep 98765", max_seconds=0.5
     )
     assert output.error is not None
-    assert output.error.code == "timeout"
+    assert output.error.code == "TIMEOUT"
     (block,) = output.content
     assert isinstance(block, TextBlock)
     assert "within 0.5 s" in block.text

@@ -475,7 +475,7 @@ async def test_a_hung_tool_ends_at_its_limit_with_an_error_that_names_both(
     start = trio.current_time()
     output = await hang.run(invoke(hang))
     assert output.error is not None
-    assert output.error.code == "timeout"
+    assert output.error.code == "TIMEOUT"
     assert "'hang'" in output.error.message
     assert "1 s" in output.error.message
     assert text(output) == output.error.message

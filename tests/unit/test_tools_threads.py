@@ -110,7 +110,7 @@ async def test_a_thread_learns_of_its_own_limit_the_same_way() -> None:
     with trio.fail_after(30):
         output = await poll.run(invoke(poll))
     assert output.error is not None
-    assert output.error.code == "timeout"
+    assert output.error.code == "TIMEOUT"
 
 
 @pytest.mark.case("CAN-08")
