@@ -74,7 +74,7 @@ _SCOPES: Final[dict[Answer, ApprovalScope]] = {
 
 def describe_answers(*, may_last: bool) -> str:
     """Say what can be typed."""
-    always = ", a = always in this session" if may_last else ""
+    always = ", a = always, any call of this tool in this session" if may_last else ""
     return f"y = yes, n = no{always}"
 
 

@@ -209,7 +209,10 @@ async def test_without_a_person_every_question_is_refused(
 
 
 def test_what_may_not_last_cannot_be_answered_with_always() -> None:
-    """The key is not offered, and means nothing when it is pressed."""
+    """The key is not offered, and means nothing when it is pressed. Else it says what
+    it covers.
+    """
     assert describe_answers(may_last=False) == "y = yes, n = no"
+    assert "any call of this tool" in describe_answers(may_last=True)
     assert read_answer("a", may_last=False) is None
     assert read_answer("A ", may_last=True) == "always"
