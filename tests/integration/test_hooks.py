@@ -27,10 +27,12 @@ from agentkernel.tools.approval import Policy, Rule
 from tests.integration.hooking import (
     attach,
     has_children,
+    living,
     messages,
     results,
     say,
     specific,
+    tag,
     turn,
 )
 from tests.race.rig import BodyTool, codes, endings, entered, facts, returns_done
@@ -155,6 +157,33 @@ async def test_a_folder_that_is_relative_is_the_one_of_the_moment(
     assert messages(agent) == [str(gate.parent.resolve())]
     told = json.loads((gate.parent / "told.json").read_text())
     assert told["cwd"] == str(gate.parent)
+
+
+async def test_what_a_hook_leaves_behind_is_ended_and_named(
+    agent: ak.Agent, tmp_path: Path
+) -> None:
+    """Who wonders where the server of a hook went finds it in the log."""
+    mark = tag()
+    attach(agent, tmp_path, ("UserPromptSubmit", f"sleep {mark} & exit 0"))
+    await turn(agent)
+    (result,) = facts(agent, ak.HookReturned)
+    assert result.outcome == "success"
+    assert result.detail is not None
+    assert result.detail.startswith(f"it left processes behind: sleep {mark} (pid ")
+    assert result.detail.endswith(", ended)")
+    assert not living(mark)
+
+
+async def test_hooks_are_not_told_where_telemetry_goes(
+    agent: ak.Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is this process's own, and a hook's tools would send theirs there."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    monkeypatch.setenv("HARMLESS", "yes")
+    line = 'echo "$HARMLESS,$OTEL_EXPORTER_OTLP_ENDPOINT" >&2; exit 2'
+    attach(agent, tmp_path, ("UserPromptSubmit", line))
+    await turn(agent)
+    assert messages(agent) == ["yes,"]
 
 
 async def test_hooks_of_an_event_run_at_once_and_are_recorded_in_order(

@@ -16,7 +16,12 @@ import trio
 
 import agentkernel as ak
 from agentkernel.tools.environment import scrubbed_environment
-from agentkernel.tools.process import CommandResult, ProcessLimits, run_command
+from agentkernel.tools.process import (
+    CommandResult,
+    ProcessLimits,
+    Survivor,
+    run_command,
+)
 
 from .hook import Hook
 from .verdict import HookRun
@@ -54,7 +59,7 @@ class CommandExecutor:
     Args:
       cwd: the project's folder; made absolute here and now.
       env: the whole environment; None for this process's own without what looks
-        secret. `CLAUDE_PROJECT_DIR` is added.
+        secret and without `OTEL_…`. `CLAUDE_PROJECT_DIR` is added.
       grace: seconds between SIGTERM and SIGKILL.
 
     """
@@ -67,7 +72,7 @@ class CommandExecutor:
         grace: float = 2.0,
     ) -> None:
         self._cwd = str(Path(cwd).absolute())
-        self._env = scrubbed_environment() if env is None else dict(env)
+        self._env = _usual_environment() if env is None else dict(env)
         self._env["CLAUDE_PROJECT_DIR"] = self._cwd
         self._grace = grace
 
@@ -111,6 +116,7 @@ class CommandExecutor:
             cut=bool(result.stdout.dropped),
             timed_out=result.timed_out,
             duration=duration,
+            survivors=tuple(_named(survivor) for survivor in result.survivors),
         )
 
     def _argv(self, hook: Hook) -> list[str] | str:
@@ -118,3 +124,14 @@ class CommandExecutor:
         if hook.dialect == "codex":
             return [self._env.get("SHELL") or "/bin/sh", "-lc", hook.command]
         return hook.argv
+
+
+def _usual_environment() -> dict[str, str]:
+    """Leave out what looks secret, and where this process sends its own telemetry."""
+    usual = scrubbed_environment()
+    return {name: text for name, text in usual.items() if not name.startswith("OTEL_")}
+
+
+def _named(survivor: Survivor) -> str:
+    fate = "ended" if survivor.ended else "still there"
+    return f"{survivor.command or '?'} (pid {survivor.pid}, {fate})"

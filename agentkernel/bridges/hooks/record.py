@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import agentkernel as ak
 
 from .hook import Hook
 from .verdict import HookRun, Verdict
 
 __all__ = ["invoked", "returned"]
+
+# How many of the processes that a hook has left behind are named.
+_NAMED: Final = 5
 
 
 def invoked(session: ak.Session, hook: Hook) -> str:
@@ -30,6 +35,12 @@ def returned(
 ) -> None:
     """Append how a run has ended; one that does not count has decided nothing."""
     detail = verdict.stop or (verdict.reason or None) if counts else None
+    detail = verdict.detail or detail
+    if run.survivors:
+        left = f"it left processes behind: {', '.join(run.survivors[:_NAMED])}"
+        more = len(run.survivors) - _NAMED
+        left += f" and {more} more" if more > 0 else ""
+        detail = f"{detail}; {left}" if detail else left
     session.append(
         ak.HookReturned(
             hook_id,
@@ -37,6 +48,6 @@ def returned(
             verdict.decision if counts else "none",
             run.exit_code,
             run.duration,
-            verdict.detail or detail,
+            detail,
         )
     )

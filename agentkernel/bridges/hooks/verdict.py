@@ -30,6 +30,7 @@ class HookRun(msgspec.Struct, frozen=True):
       cancelled, timed_out: why it was ended, if it did not end by itself.
       duration: seconds.
       problem: why it could not be started, or run to its end; None if it was.
+      survivors: processes that it left behind, as the log names them.
 
     """
 
@@ -41,6 +42,7 @@ class HookRun(msgspec.Struct, frozen=True):
     timed_out: bool = False
     duration: float = 0.0
     problem: str | None = None
+    survivors: tuple[str, ...] = ()
 
 
 class Verdict(msgspec.Struct, frozen=True):
