@@ -223,7 +223,8 @@ class Agent:
 
         Raises:
           OwnTurnError: at once, if called inside a turn of this agent, or inside one
-            of a child that such a turn waits for.
+            of a child for whose `when_idle()` or `outcome()` such a turn waits. Who
+            waits for a child otherwise, by reading it, is not found out.
 
         """
         driver = self._driver
