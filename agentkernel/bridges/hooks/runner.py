@@ -150,7 +150,7 @@ class Runner:
     ) -> dict[Dialect, bytes]:
         """Note what has had its one time, and write what the hooks are told."""
         self.state(agent).spend(hooks)
-        dialects = {hook.dialect for hook in hooks}
+        dialects: set[Dialect] = {hook.dialect for hook in hooks}
         return {name: self._told(agent, event, fields, name) for name in dialects}
 
     def _detach(

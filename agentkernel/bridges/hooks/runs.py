@@ -59,14 +59,16 @@ class Runs:
 
         """
         started = trio.current_time()
-        run: HookRun | None = None
+        ended = False
         try:
             run = await self._carry_out(hook, stdin, signal)
+            ended = True
         except Exception as error:  # noqa: BLE001  # an executor is anybody's: its fault is this hook's
             problem = f"its executor failed: {ak.describe_error(error)}"
             run = HookRun(problem=problem, duration=trio.current_time() - started)
+            ended = True
         finally:
-            if run is None:
+            if not ended:
                 on_cut(_cut(started))
         return run
 
