@@ -13,7 +13,7 @@ import resource
 import secrets
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -393,7 +393,7 @@ async def test_a_stopped_process_is_killed_as_well(tag: Tag) -> None:
 
 
 @contextlib.contextmanager
-def no_descriptors() -> Iterator[None]:
+def no_descriptors() -> Generator[None]:
     """Have this process open no more files than it has open now."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
