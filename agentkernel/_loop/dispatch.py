@@ -2,8 +2,9 @@
 
 Listeners of the kernel come before those of the agent, each in the order of
 registration; in a waterfall the first is the outermost. The ambient initiator is the
-event's agent while a listener runs. An event that nobody listens to costs one look
-into a dictionary.
+event's agent while a listener runs. What a listener of a waterfall comes to is what the
+event's class declares, or it is an error that names both. An event that nobody listens
+to costs one look into a dictionary.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, final, get_args
 
 from .._signal import TurnSignal
 from .payload import Appended, ErrorReported, Notification, Serial, Waterfall
@@ -175,14 +176,19 @@ class Dispatcher:
         Cancellation:
           Passes through.
 
+        Raises:
+          TypeError: if a listener returns what is no decision on this event.
+
         """
-        listeners = self.listeners(type(payload))
+        event = type(payload)
+        listeners = self.listeners(event)
         if not listeners:
             return await base(payload)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a payload is its own P
-        return await self._descend(listeners, base, payload)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a payload is its own P
+        return await self._descend(event, listeners, base, payload)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a payload is its own P
 
     async def _descend(
         self,
+        event: type,
         listeners: tuple[_Registration, ...],
         base: Callable[[P], Awaitable[D]],
         payload: P,
@@ -193,13 +199,16 @@ class Dispatcher:
             signal.raise_if_cancelled()
         if not listeners:
             return await base(payload)
-        following = partial(self._descend, listeners[1:], base)
+        fn = listeners[0].fn
+        following = partial(self._descend, event, listeners[1:], base)
         token = initiator.set(self._agent)
         try:
-            decision: D = await _awaited(listeners[0].fn, payload, following)
-            return decision
+            decision: D = await _awaited(fn, payload, following)
         finally:
             initiator.reset(token)
+        if signal is None or not signal.cancelled:
+            _expect_decision(event, fn, decision)
+        return decision
 
     def _tell(self, registration: _Registration, payload: object) -> None:
         """Call one observer and contain what it raises."""
@@ -210,8 +219,7 @@ class Dispatcher:
             if registration.reported:
                 return
             registration.reported = True
-            name = getattr(registration.fn, "__qualname__", repr(registration.fn))
-            where = f"observer {name} of {type(payload).__name__}"
+            where = f"observer {_name(registration.fn)} of {type(payload).__name__}"
             if isinstance(payload, ErrorReported):
                 logger.error("%s failed: %s", where, type(error).__name__)  # noqa: TRY400  # a traceback may hold messages; it is logged at DEBUG
             else:
@@ -233,7 +241,7 @@ async def _awaited(fn: Listener, *args: object) -> Any:  # type: ignore[explicit
     return await result
 
 
-def expect(decision: object, *kinds: type) -> None:
+def expect(decision: object, *kinds: type, who: str = "the listener") -> None:
     """Refuse a decision that is none of those which listeners may come to.
 
     Raises:
@@ -243,7 +251,19 @@ def expect(decision: object, *kinds: type) -> None:
     if not isinstance(decision, kinds):
         names = " or ".join(each.__name__ for each in kinds)
         kind = type(decision).__name__
-        raise TypeError(f"the listener must return {names}, not {kind}")
+        raise TypeError(f"{who} must return {names}, not {kind}")
+
+
+def _expect_decision(event: type, fn: Listener, decision: object) -> None:
+    """Refuse what is no decision on a waterfall, as after a forgotten `return`."""
+    declared = get_args(vars(event)["__orig_bases__"][0])[1]
+    kinds: tuple[type, ...] = get_args(declared) or (declared,)
+    expect(decision, *kinds, who=f"listener {_name(fn)} of {event.__name__}")
+
+
+def _name(fn: Listener) -> str:
+    name: str = getattr(fn, "__qualname__", repr(fn))
+    return name
 
 
 def _refuse_awaitable(result: object) -> None:

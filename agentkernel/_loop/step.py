@@ -27,7 +27,6 @@ from .._session.events import (
 )
 from .._session.repair import MAX_STEPS, failed_result
 from ..abc import Model, ModelRequest, Tool
-from .dispatch import expect
 from .failure import as_model_error, model_failure
 from .inbox import admitted, reject_claim, settle_claim
 from .payload import (
@@ -339,7 +338,6 @@ class Step:
         try:
             with driver.work.doing("listener", "agent/request-error"):
                 decision = await driver.dispatch.waterfall(payload, _fail)
-            expect(decision, Retry, Fail)
         except Exception as raised:  # noqa: BLE001  # the original failure stands, whatever was raised
             turn.check()
             driver.dispatch.report(raised, "a listener of agent/request-error")

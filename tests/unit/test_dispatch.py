@@ -245,3 +245,92 @@ async def test_later_listeners_of_a_series_are_not_asked_after_a_stop(
         await agent.when_idle()
         assert asked == [1]
         assert (await agent.outcome(sent.id)).kind == "aborted"
+
+
+FORGETFUL: dict[type, str] = {
+    ak.Assemble: "str",
+    ak.PreStep: "Enter or Reject",
+    ak.Request: "ModelRequest",
+    ak.RequestError: "Retry or Fail",
+    ak.PreExecute: "Allow or Ask or Deny",
+    ak.Approve: "Allow or Deny",
+    ak.Execute: "ToolOutput",
+    ak.PostExecute: "ToolOutput",
+}
+
+
+@pytest.mark.clause("L1b")
+@pytest.mark.parametrize("event", FORGETFUL, ids=lambda event: event.__name__)
+async def test_a_listener_that_forgets_to_return_is_named_with_its_event(
+    autojump_clock: MockClock, kernel: ak.Kernel, event: type
+) -> None:
+    """Before the listeners around it see anything of what it did not decide."""
+    raised: list[str] = []
+
+    async def around(
+        payload: object, next_: Callable[[object], Awaitable[object]]
+    ) -> object:
+        try:
+            decision = await next_(payload)
+        except TypeError as error:
+            raised.append(str(error))
+            raise
+        raise AssertionError(f"it decided {decision!r}")
+
+    async def forgetful(
+        payload: object, next_: Callable[[object], Awaitable[object]]
+    ) -> None:
+        await next_(payload)
+
+    async def ask(_payload: ak.PreExecute, _next: object) -> ak.Ask:
+        await trio.lowlevel.checkpoint()
+        return ak.Ask()
+
+    async def allow(_payload: ak.Approve, _next: object) -> ak.Allow:
+        await trio.lowlevel.checkpoint()
+        return ak.Allow()
+
+    kernel.models.register("m", ScriptedModel([call("t")], [ak.ModelError("busy")]))
+    kernel.prompt.section("greeting", "hello")
+    async with kernel.open("s", model="m", tools=[Probe("t")]) as agent:
+        for listener in (around, forgetful):
+            listen(agent, event, listener)
+        agent.on(ak.PreExecute, ask)
+        agent.on(ak.Approve, allow)
+        agent.followup("go")
+        await agent.when_idle()
+    named = f"listener {forgetful.__qualname__} of {event.__name__}"
+    assert raised == [f"{named} must return {FORGETFUL[event]}, not NoneType"]
+
+
+@pytest.mark.clause("C11a")
+async def test_what_a_listener_returns_behind_a_stop_is_not_looked_at(
+    autojump_clock: MockClock,
+) -> None:
+    """No decision of it counts any more, so that a missing one is no failure."""
+    gate = Gate()
+    reports: list[str] = []
+    async with opened(ScriptedModel(default=["ok"])) as agent:
+
+        async def around(
+            payload: object, next_: Callable[[object], Awaitable[object]]
+        ) -> object:
+            try:
+                return await next_(payload)
+            except TypeError as error:
+                reports.append(str(error))
+                raise
+
+        async def late(_payload: object, _next: object) -> None:
+            with trio.CancelScope(shield=True):
+                await gate.wait()
+
+        listen(agent, ak.PreStep, around)
+        listen(agent, ak.PreStep, late)
+        sent = agent.followup("go")
+        await gate.reached()
+        agent.cancel()
+        gate.open()
+        await agent.when_idle()
+        assert (await agent.outcome(sent.id)).kind == "discarded"
+    assert reports == []
