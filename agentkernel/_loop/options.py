@@ -17,8 +17,9 @@ class AgentOptions(msgspec.Struct, frozen=True, omit_defaults=True):
       max_steps: how many steps a turn may have; at least 1.
       max_parallel_tool_calls: how many parallel-safe calls may overlap; at least 1.
       stop_note: whether later requests show that a turn was stopped.
-      tools: the names of the tools that it may call; None for all. Tools that are
-        handed in when it is opened, or registered later, are allowed in any case.
+      tools: the names of the tools that it may call; None for all. Tools of its own,
+        handed in when it is opened or registered on it later, are allowed in any
+        case; those of the kernel only by their names, also if they come later.
       model_options: provider options of every request, such as `temperature`.
 
     """
