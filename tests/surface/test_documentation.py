@@ -1,8 +1,9 @@
 """The code in the documentation runs, as a reader would run it.
 
 A fence says what becomes of its block: `python` runs it as a program in an empty
-folder, with warnings as errors; `python test` hands it to pytest as a test module;
-`python no-run` only compiles it.
+folder, with warnings as errors; `python test` hands it to pytest as a test module, with
+the settings that `docs/testing.md` tells readers to write; `python no-run` only
+compiles it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 FENCE = re.compile(
     r"^```(?P<info>python[^\n]*)\n(?P<code>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL
 )
+SETTINGS = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # A guard against a block that hangs, far above what any needs.
 LONGEST = 120
 
@@ -45,6 +47,14 @@ def blocks() -> list[Block]:
 BLOCKS = blocks()
 
 
+def settings() -> str:
+    """Take pytest's settings from the guide to testing."""
+    found = SETTINGS.findall((ROOT / "docs" / "testing.md").read_text("utf-8"))
+    assert len(found) == 1, "docs/testing.md shows the settings of pytest once"
+    text: str = found[0]
+    return text
+
+
 def run(block: Block, folder: Path, *arguments: str) -> None:
     # Blank lines in front, so that a traceback shows the line of the document.
     lines_before = int(block.where.rpartition(":")[2])
@@ -68,7 +78,8 @@ def test_block_works(block: Block, tmp_path: Path) -> None:
         case "":
             run(block, tmp_path)
         case "test":
-            run(block, tmp_path, "-m", "pytest", "-q", "-o", "trio_mode=true")
+            (tmp_path / "pyproject.toml").write_text(settings(), "utf-8")
+            run(block, tmp_path, "-m", "pytest", "-q")
         case "no-run":
             compile(block.code, block.where, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         case _:
