@@ -365,6 +365,6 @@ class ProcessGroup:
                 limiter=trio.CapacityLimiter(1),
             )
         except OSError:
-            return self._unseen()
+            return self._unseen()  # noqa: ASYNC910  # the thread was waited for
         self._sessions.update(relative.session for relative in family)
         return family

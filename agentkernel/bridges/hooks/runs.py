@@ -59,18 +59,15 @@ class Runs:
 
         """
         started = trio.current_time()
-        ended = False
         try:
-            run = await self._carry_out(hook, stdin, signal)
-            ended = True
+            return await self._carry_out(hook, stdin, signal)
         except Exception as error:  # noqa: BLE001  # an executor is anybody's: its fault is this hook's
             problem = f"its executor failed: {ak.describe_error(error)}"
-            run = HookRun(problem=problem, duration=trio.current_time() - started)
-            ended = True
-        finally:
-            if not ended:
-                on_cut(_cut(started))
-        return run
+            duration = trio.current_time() - started
+            return HookRun(problem=problem, duration=duration)  # noqa: ASYNC910  # it was awaited
+        except BaseException:
+            on_cut(_cut(started))
+            raise
 
     async def _carry_out(
         self, hook: Hook, stdin: bytes, signal: ak.TurnSignal
