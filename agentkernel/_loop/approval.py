@@ -20,7 +20,6 @@ import trio
 
 from .._session.events import TurnEnded
 from ..abc import Tool, ToolInvocation
-from .dispatch import expect
 from .payload import Allow, Appended, Approve, Ask, Deny, PreExecute
 
 if TYPE_CHECKING:
@@ -65,7 +64,6 @@ async def ask_approval(
     call.signal.raise_if_cancelled()
     if scope.cancelled_caught or driver.holder is not holder:
         raise _too_late(driver, call)
-    expect(decision, Allow, Deny)
     assert decision is not None
     return decision
 
@@ -98,7 +96,6 @@ async def ask_without_slot(
     if slots is not None:
         slots.release()
     decision = await driver.dispatch.waterfall(question, nobody_to_ask)
-    expect(decision, Allow, Deny)
     if slots is not None:
         await slots.acquire()
         frame.slots = slots

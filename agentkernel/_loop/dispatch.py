@@ -22,7 +22,7 @@ from .payload import Appended, ErrorReported, Notification, Serial, Waterfall
 if TYPE_CHECKING:
     from .agent import Agent
 
-__all__ = ["Dispatcher", "Listeners", "current_agent", "expect", "initiator"]
+__all__ = ["Dispatcher", "Listeners", "current_agent", "initiator"]
 
 logger = logging.getLogger(__name__)
 
@@ -241,24 +241,16 @@ async def _awaited(fn: Listener, *args: object) -> Any:  # type: ignore[explicit
     return await result
 
 
-def expect(decision: object, *kinds: type, who: str = "the listener") -> None:
-    """Refuse a decision that is none of those which listeners may come to.
-
-    Raises:
-      TypeError: if it is not.
-
-    """
-    if not isinstance(decision, kinds):
-        names = " or ".join(each.__name__ for each in kinds)
-        kind = type(decision).__name__
-        raise TypeError(f"{who} must return {names}, not {kind}")
-
-
 def _expect_decision(event: type, fn: Listener, decision: object) -> None:
     """Refuse what is no decision on a waterfall, as after a forgotten `return`."""
     declared = get_args(vars(event)["__orig_bases__"][0])[1]
     kinds: tuple[type, ...] = get_args(declared) or (declared,)
-    expect(decision, *kinds, who=f"listener {_name(fn)} of {event.__name__}")
+    if not isinstance(decision, kinds):
+        names = " or ".join(each.__name__ for each in kinds)
+        raise TypeError(
+            f"listener {_name(fn)} of {event.__name__} must return {names}, "
+            f"not {type(decision).__name__}"
+        )
 
 
 def _name(fn: Listener) -> str:

@@ -45,7 +45,6 @@ from .._session.events import ToolCalled, ToolReturned
 from .._session.repair import ABORTED, ABORTED_BEFORE_DISPATCH
 from ..abc import Tool, ToolInvocation, ToolOutput
 from .approval import ask_without_slot, by_mark, undecided
-from .dispatch import expect
 from .failure import (
     cancelled_here,
     cancelled_part,
@@ -272,7 +271,6 @@ class _Call:
             with self._doing("listener", "tools/pre-execute"):
                 decision = await dispatch.waterfall(payload, undecided(tool))
             self._refuse_if_stopped()
-            expect(decision, Allow, Ask, Deny)
         if isinstance(decision, Ask):
             if decision.arguments is not None:
                 arguments = checked_arguments(tool, decision.arguments)
