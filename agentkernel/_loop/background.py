@@ -6,7 +6,7 @@ stop of a turn does not touch them. Each can be told to end alone.
 
 A task that was told to end is something that quiescence may wait for: from then on it
 is among the agent's blockers by its name, and the watchdog looks at it. One that
-ignores its end for a while is shielded, it alone, so that it waits instead of
+swallows its end for a while is shielded, it alone, so that it waits instead of
 spinning; one that goes on for longer is reported as stuck.
 """
 

@@ -9,18 +9,20 @@ at all while nothing is being stopped.
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from types import TracebackType
 from typing import Final, Protocol, final
 
 import trio
-from trio.lowlevel import enable_ki_protection
+from trio.lowlevel import Task, enable_ki_protection
 
 from .payload import Blocker
+from .spin import Spins, lineage
 
 __all__ = ["Entry", "Watchdog", "Watched", "Work"]
 
-# How long a stopped tool or task may go on before its scope is shielded, so that what
-# swallows cancellations waits instead of spinning.
+# How long a stopped tool or task may spin before its scope is shielded, so that what
+# swallows cancellations waits instead. One that is merely busy is never shielded.
 _SPIN_SECONDS: Final = 0.5
 
 
@@ -28,7 +30,7 @@ _SPIN_SECONDS: Final = 0.5
 class Entry:
     """One piece of work; entered when it begins, left when it ends."""
 
-    __slots__ = ("_work", "kind", "name", "scope", "since")
+    __slots__ = ("_work", "kind", "name", "scope", "since", "task")
 
     def __init__(
         self, work: Work, kind: str, name: str, scope: trio.CancelScope | None
@@ -38,10 +40,14 @@ class Entry:
         self.name: str = name
         # The work's own scope, if it has one that may be shielded.
         self.scope: trio.CancelScope | None = scope
+        # Who does it; known if it has a scope.
+        self.task: Task | None = None
         self.since: float = 0.0
 
     def __enter__(self) -> Entry:
         self.since = trio.current_time()
+        if self.scope is not None:
+            self.task = trio.lowlevel.current_task()
         self._work.entries[self] = None
         return self
 
@@ -76,10 +82,11 @@ class Work:
         """Make an entry, to be entered."""
         return Entry(self, kind, name, scope)
 
-    def shield(self) -> None:
-        """Shield what has a scope of its own: a cancellation no longer spins it."""
+    def shield(self, tasks: Container[Task]) -> None:
+        """Shield what these tasks do in a scope of its own: it no longer spins."""
         for entry in self.entries:
-            if entry.scope is not None:
+            if entry.task is not None and entry.task in tasks:
+                assert entry.scope is not None
                 entry.scope.shield = True
 
     def blockers(self) -> tuple[Blocker, ...]:
@@ -112,17 +119,24 @@ class Watched(Protocol):
 
 @final
 class Watchdog:
-    """Shields tools and tasks that ignore a stop, and reports what takes too long."""
+    """Shields tools and tasks that spin when stopped; reports what takes too long."""
 
     def __init__(self, stuck_after: float) -> None:
         self._stuck_after = stuck_after
         self._shield_after = min(_SPIN_SECONDS, stuck_after)
         # When each is looked at next, and whether it was reported.
         self._due: dict[Watched, float] = {}
+        # What is being stopped, and what has been for long enough to be shielded.
+        self._stopping: set[Watched] = set()
+        self._late: set[Watched] = set()
+        self._spins: Spins = Spins(self._shield)
         self._scope: trio.CancelScope | None = None
 
     def watch(self, watched: Watched) -> None:
         """Look at it from now on until its stop is over. Not a checkpoint."""
+        if watched.stopping_since is not None:
+            self._stopping.add(watched)
+            self._spins.begin()
         due = trio.current_time() + self._shield_after
         if due < self._due.get(watched, math.inf):
             self._due[watched] = due
@@ -130,6 +144,7 @@ class Watchdog:
 
     def forget(self, watched: Watched) -> None:
         """Look no more: its stop is over. Not a checkpoint."""
+        self._over(watched)
         if self._due.pop(watched, None) is not None:
             self._set_deadline()
 
@@ -143,17 +158,22 @@ class Watchdog:
           Passes through.
 
         """
-        while True:
-            with trio.CancelScope() as self._scope:
-                self._set_deadline()
-                await trio.sleep_forever()
-            now = trio.current_time()
-            for watched in [w for w, due in self._due.items() if due <= now]:
-                self._look(watched, now)
+        try:
+            while True:
+                with trio.CancelScope() as self._scope:
+                    self._set_deadline()
+                    await trio.sleep_forever()
+                now = trio.current_time()
+                for watched in [w for w, due in self._due.items() if due <= now]:
+                    self._look(watched, now)
+        finally:
+            self._spins.end()
 
     def _look(self, watched: Watched, now: float) -> None:
         del self._due[watched]
         stopped = watched.stopping_since
+        if stopped is None:
+            self._over(watched)
         since = watched.writing_since if stopped is None else stopped
         if since is None:
             return
@@ -163,11 +183,25 @@ class Watchdog:
             if now < shield_at:
                 due = min(due, shield_at)
             else:
-                watched.work.shield()
+                self._late.add(watched)
+                self._spins.tell()
         if now < due:
             self._due[watched] = due
         else:
             watched.report_stuck()
+
+    def _over(self, watched: Watched) -> None:
+        """Note that it is not being stopped any more."""
+        self._late.discard(watched)
+        self._stopping.discard(watched)
+        if not self._stopping:
+            self._spins.end()
+
+    def _shield(self, task: Task) -> None:
+        """Shield the work that a task spins in, if its stop is late."""
+        tasks = frozenset(lineage(task))
+        for watched in self._late:
+            watched.work.shield(tasks)
 
     def _set_deadline(self) -> None:
         if self._scope is not None:

@@ -171,6 +171,35 @@ async def test_one_task_is_ended_alone_and_named_if_it_ignores_that(
     assert agent.blockers() == ()
 
 
+@pytest.mark.clause("C11b", "C11c")
+async def test_a_task_that_is_busy_when_it_is_told_to_end_is_cancelled_afterwards(
+    agent: ak.Agent, mock_clock: MockClock
+) -> None:
+    """A critical section may last; the wait behind it is one that the end reaches."""
+    release, past, let_go = trio.Event(), trio.Event(), trio.Event()
+
+    async def work() -> None:
+        with trio.CancelScope(shield=True):
+            await release.wait()
+        past.set()
+        await let_go.wait()
+
+    end = agent.start_soon(work, name="busy")
+    try:
+        await wait_all_tasks_blocked()
+        end()
+        await wait_all_tasks_blocked()
+        mock_clock.jump(60)
+        await wait_all_tasks_blocked()
+        release.set()
+        await past.wait()
+        await wait_all_tasks_blocked()
+        assert agent.blockers() == ()
+    finally:
+        release.set()
+        let_go.set()
+
+
 @pytest.mark.clause("C11d")
 async def test_a_task_that_ends_when_it_is_told_to_leaves_no_timer(
     agent: ak.Agent, mock_clock: MockClock
