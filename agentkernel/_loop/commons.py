@@ -42,7 +42,7 @@ class Commons:
         self.writer = writer
         self.now = now
         self.make_id = make_id
-        self.watchdog: Watchdog = Watchdog(stuck_after)
+        self.watchdog: Watchdog = Watchdog(stuck_after, self.crash)
         self.listeners: Listeners = Listeners()
         self.models: ModelRegistry = ModelRegistry()
         self.tools: ToolRegistry = ToolRegistry()

@@ -9,7 +9,7 @@ at all while nothing is being stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container
 from types import TracebackType
 from typing import Final, Protocol, final
 
@@ -121,8 +121,12 @@ class Watched(Protocol):
 class Watchdog:
     """Shields tools and tasks that spin when stopped; reports what takes too long."""
 
-    def __init__(self, stuck_after: float) -> None:
+    def __init__(
+        self, stuck_after: float, on_fatal: Callable[[BaseException], None]
+    ) -> None:
         self._stuck_after = stuck_after
+        # Told of what observers raised that nobody may contain.
+        self._on_fatal = on_fatal
         self._shield_after = min(_SPIN_SECONDS, stuck_after)
         # When each is looked at next, and whether it was reported.
         self._due: dict[Watched, float] = {}
@@ -188,7 +192,14 @@ class Watchdog:
         if now < due:
             self._due[watched] = due
         else:
+            self._report(watched)
+
+    def _report(self, watched: Watched) -> None:
+        """Have it reported; an exit that comes of it leaves the kernel."""
+        try:
             watched.report_stuck()
+        except BaseException as error:  # noqa: ASYNC103, BLE001  # it leaves the kernel; the watchdog is needed for the end
+            self._on_fatal(error)
 
     def _over(self, watched: Watched) -> None:
         """Note that it is not being stopped any more."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, final
+from typing import Final, ParamSpec, final
 
 import trio
 from trio.lowlevel import enable_ki_protection
@@ -28,6 +28,8 @@ from .log import Log
 __all__ = ["Writer"]
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 _FIRST_DELAY: Final = 0.1
 _MAX_DELAY: Final = 5.0
@@ -53,7 +55,7 @@ class Writer:
         # Told once per outage and log, and once for a session taken over.
         self.on_failure: Callable[[Log, StorageError], None] | None = None
         self.on_write: Callable[[], None] | None = None
-        # Told of what a store raised that is no Exception.
+        # Told of what a store, or who was told of a write, raised and is no Exception.
         self.on_fatal: Callable[[BaseException], None] | None = None
         # Sessions that may have events to write, in the order of their first kick.
         self._dirty: dict[Log, None] = {}
@@ -197,8 +199,7 @@ class Writer:
             return  # noqa: ASYNC910  # waits only if it must
         if self.store.waits:
             self.writing_since = trio.current_time()
-            if self.on_write is not None:
-                self.on_write()
+            self._tell(self.on_write)
         try:
             failure = await self._try(batch, owners)
             if failure is not None:
@@ -246,8 +247,7 @@ class Writer:
             log.mark_durable(append.events[-1].seq)
             if self._failed and self._failed.pop(log, None) is not None:
                 logger.warning("session %s can be written again", log.id)
-                if log.on_recovered is not None:
-                    log.on_recovered()
+                self._tell(log.on_recovered)
 
     async def _shielded(self, batch: list[Append]) -> Sequence[Claim]:
         """Have a store that waits write, whatever becomes of who asked for it.
@@ -270,16 +270,30 @@ class Writer:
         self._failed[log] = StorageError(failure.message, durable_seq=log.durable_seq)
         if not known:
             logger.error("session %s cannot be written: %s", log.id, failure)
-            if self.on_failure is not None:
-                self.on_failure(log, self._failed[log])
+            self._tell(self.on_failure, log, self._failed[log])
 
     def _displace(self, log: Log) -> None:
         """Give a session up that another kernel has taken over."""
         log.displaced = True
         self._failed.pop(log, None)
         logger.error("session %s was taken over by another kernel", log.id)
-        if self.on_failure is not None:
-            self.on_failure(log, self._reason(log))
+        self._tell(self.on_failure, log, self._reason(log))
+
+    def _tell(
+        self, told: Callable[P, object] | None, *args: P.args, **named: P.kwargs
+    ) -> None:
+        """Call who is to know; an exit that comes of it leaves the kernel.
+
+        The writer goes on: it is needed for the end.
+        """
+        if told is None:
+            return
+        try:
+            told(*args, **named)
+        except BaseException as error:  # noqa: ASYNC103  # it leaves the kernel
+            if self.on_fatal is None:
+                raise
+            self.on_fatal(error)
 
     def _reason(self, log: Log) -> StorageError:
         """Say why a session's events are not durable."""
