@@ -60,11 +60,6 @@ class Spins(trio.abc.Instrument):
             self._self_woken.clear()
             self._rounds.clear()
 
-    def tell(self) -> None:
-        """Tell once more of everything that spins now. Not a checkpoint."""
-        for task in [t for t, rounds in self._rounds.items() if rounds >= _MANY]:
-            self._found(task)
-
     def task_scheduled(self, task: Task) -> None:
         """Note who woke it; a part of `trio.abc.Instrument`."""
         if self._stepping is not None and task in lineage(self._stepping):

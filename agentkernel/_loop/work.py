@@ -130,17 +130,13 @@ class Watchdog:
         self._shield_after = min(_SPIN_SECONDS, stuck_after)
         # When each is looked at next, and whether it was reported.
         self._due: dict[Watched, float] = {}
-        # What is being stopped, and what has been for long enough to be shielded.
-        self._stopping: set[Watched] = set()
+        # What has been told to stop for long enough to be shielded if it spins.
         self._late: set[Watched] = set()
         self._spins: Spins = Spins(self._shield)
         self._scope: trio.CancelScope | None = None
 
     def watch(self, watched: Watched) -> None:
         """Look at it from now on until its stop is over. Not a checkpoint."""
-        if watched.stopping_since is not None:
-            self._stopping.add(watched)
-            self._spins.begin()
         due = trio.current_time() + self._shield_after
         if due < self._due.get(watched, math.inf):
             self._due[watched] = due
@@ -188,7 +184,7 @@ class Watchdog:
                 due = min(due, shield_at)
             else:
                 self._late.add(watched)
-                self._spins.tell()
+                self._spins.begin()
         if now < due:
             self._due[watched] = due
         else:
@@ -204,8 +200,7 @@ class Watchdog:
     def _over(self, watched: Watched) -> None:
         """Note that it is not being stopped any more."""
         self._late.discard(watched)
-        self._stopping.discard(watched)
-        if not self._stopping:
+        if not self._late:
             self._spins.end()
 
     def _shield(self, task: Task) -> None:
