@@ -307,8 +307,9 @@ async def test_a_body_that_swallows_its_stop_is_soon_at_rest() -> None:
         await wait_all_tasks_blocked()
         agent.cancel()
         await stuck.wait()
-        # A cancellation that was on its way before the shield lands in this pass.
-        await trio.lowlevel.checkpoint()
+        # From now on it is looked at, and known by its next hundred rounds.
+        for _ in range(200):
+            await trio.lowlevel.checkpoint()
         before = rounds
         for _ in range(50):
             await trio.lowlevel.checkpoint()
