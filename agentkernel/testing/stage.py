@@ -191,11 +191,12 @@ class Stage:
 
     def cancel(self, *, keep_inbox: bool = False) -> ak.CancelReceipt:
         """Cancel the agent's work and keep the receipt for the checks."""
-        stops, stopped_at = len(self.receipts), self.agent.session.last_seq
+        stops = len(self.receipts)
         receipt = self.agent.cancel(ak.USER, keep_inbox=keep_inbox)
-        # A stop from inside this one, by an observer, has the later word.
+        # What its observers sent in that call, it has seen. A stop from inside this
+        # one, by an observer, has the later word.
         if receipt.effective and len(self.receipts) == stops:
-            self.stopped_at, self.kept = stopped_at, receipt.kept
+            self.stopped_at, self.kept = self.agent.session.last_seq, receipt.kept
             self.woken = False
         self.receipts.append(receipt)
         return receipt
