@@ -50,10 +50,12 @@ def current_agent() -> Agent | None:
 class _Registration:
     """One listener; equal only to itself, so that a function may register twice."""
 
-    __slots__ = ("fn", "reported")
+    __slots__ = ("decides", "fn", "reported")
 
-    def __init__(self, fn: Listener) -> None:
+    def __init__(self, event: type, fn: Listener) -> None:
         self.fn = fn
+        # What it may come to; nothing if it decides nothing.
+        self.decides = _decisions(event)
         self.reported = False
 
 
@@ -74,7 +76,7 @@ class Listeners:
 
         """
         _check_kind(event, fn)
-        registration = _Registration(fn)
+        registration = _Registration(event, fn)
         self.by_event[event] = (*self.by_event.get(event, ()), registration)
 
         def unregister() -> None:
@@ -199,15 +201,15 @@ class Dispatcher:
             signal.raise_if_cancelled()
         if not listeners:
             return await base(payload)
-        fn = listeners[0].fn
+        first = listeners[0]
         following = partial(self._descend, event, listeners[1:], base)
         token = initiator.set(self._agent)
         try:
-            decision: D = await _awaited(fn, payload, following)
+            decision: D = await _awaited(first.fn, payload, following)
         finally:
             initiator.reset(token)
         if signal is None or not signal.cancelled:
-            _expect_decision(event, fn, decision)
+            _expect_decision(event, first, decision)
         return decision
 
     def _tell(self, registration: _Registration, payload: object) -> None:
@@ -241,14 +243,20 @@ async def _awaited(fn: Listener, *args: object) -> Any:  # type: ignore[explicit
     return await result
 
 
-def _expect_decision(event: type, fn: Listener, decision: object) -> None:
-    """Refuse what is no decision on a waterfall, as after a forgotten `return`."""
+def _decisions(event: type) -> tuple[type, ...]:
+    """List the classes of decision that a waterfall declares; other events have none."""
+    if Waterfall not in event.__mro__:
+        return ()
     declared = get_args(vars(event)["__orig_bases__"][0])[1]
-    kinds: tuple[type, ...] = get_args(declared) or (declared,)
-    if not isinstance(decision, kinds):
-        names = " or ".join(each.__name__ for each in kinds)
+    return get_args(declared) or (declared,)
+
+
+def _expect_decision(event: type, listener: _Registration, decision: object) -> None:
+    """Refuse what is no decision on a waterfall, as after a forgotten `return`."""
+    if not isinstance(decision, listener.decides):
+        names = " or ".join(each.__name__ for each in listener.decides)
         raise TypeError(
-            f"listener {_name(fn)} of {event.__name__} must return {names}, "
+            f"listener {_name(listener.fn)} of {event.__name__} must return {names}, "
             f"not {type(decision).__name__}"
         )
 
