@@ -20,6 +20,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable
+from glob import escape
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -152,7 +153,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         """
         allowed = tuple(
-            Rule("allow", _literal(tool.spec.name), reason="it needs no approval")
+            Rule("allow", escape(tool.spec.name), reason="it needs no approval")
             for tool in tools
             if not getattr(tool, "needs_approval", False)
         )
@@ -261,11 +262,6 @@ def _resolve(path: str) -> str:
 
 def _to_text(value: JsonValue) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _literal(name: str) -> str:
-    """A shell pattern that fits this name alone."""
-    return re.sub(r"([*?[])", r"[\1]", name)
 
 
 def _require(value: object, kind: object, what: str) -> None:
